@@ -41,15 +41,16 @@ type gateResult struct {
 //	there are no steps                       sync the target
 //	spec.deployment is too large             hold, unless nothing was ever synced here
 //	the SyncTarget counts other steps        hold
-//	nothing was ever synced here             sync the target if the step is open and the rollout has not failed, else what last ran everywhere, or else the target
+//	nothing was ever synced here             sync the target if the step is open and the rollout has not failed, else what last ran everywhere, or the target
 //	the rollout went back                    if the step is open, or the target on the disk: sync what last ran everywhere
-//	the rollout was aborted                  hold, unless the target is on the disk already
-//	the step is open                         sync the target; if the stage needs an approval, only if the GatewaySync itself has it
+//	the rollout was aborted                  hold, unless the target is on the disk
+//	the step is open, or a new volume had the target
+//	                                         sync the target; if the stage needs an approval, only if the GatewaySync itself has it
 //	none is open, and dryRunBefore is on     make a dry run of the target, then hold
-//	the step is closed                       hold: the order in force stays, with its commit and its spec
+//	the step is closed                       hold: the order in force stays, with commit and spec
 //
-// So a SyncTarget that another pod forged opens no stage that needs an approval. Nor does a status: what ran everywhere needs no approval only
-// if it ran here, too. A closed gate does not hold a restore, and a forced sync verifies the commit on the disk.
+// So a forged SyncTarget opens no stage that needs an approval. Nor does a status: what ran everywhere needs no approval only if it ran here,
+// too. A closed gate does not hold a restore, and a forced sync verifies the commit on the disk.
 func gate(s Situation) gateResult {
 	gs, r := s.GatewaySync, s.Rollout
 	switch {
@@ -80,7 +81,7 @@ func gate(s Situation) gateResult {
 		return s.goBack(r.From, stage)
 	case r.Failed && !r.Done && s.Disk != s.Target:
 		return hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted, and this gateway does not have it", s.Target.Short())
-	case open:
+	case open, s.lacksTarget():
 		return s.openStep(stage)
 	case r.Open == 0 && gs.DryRunBefore():
 		return gateResult{dryRunOnly: true}
@@ -139,7 +140,7 @@ func (o Origin) askFor() string {
 // or is what a new volume lacks.
 func (s Situation) approved(stage string) bool {
 	target := s.Target.String()
-	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, target) || s.lacksDelivered() && s.Delivered.Commit == s.Target ||
+	return s.Whole && s.Disk == s.Target || annotation.Approved(s.GatewaySync, stage, target) || s.lacksTarget() ||
 		slices.Contains(s.Earlier, s.Target) && s.GatewaySync.Status.RanEverywhere(target)
 }
 

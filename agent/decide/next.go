@@ -177,3 +177,6 @@ func (s Situation) refill() *Origin {
 func (s Situation) lacksDelivered() bool {
 	return !s.Delivered.Commit.IsZero() && s.NewVolume && s.Incomplete
 }
+
+// lacksTarget reports whether the volume is new and lacks files of the target, which the gateway had on the lost one.
+func (s Situation) lacksTarget() bool { return s.lacksDelivered() && s.Delivered.Commit == s.Target }

@@ -47,6 +47,9 @@ func lost(s *Situation) {
 	s.Delivered, s.Disk, s.Whole, s.NewVolume, s.Incomplete = Origin{Commit: one}, one, false, true, true
 }
 
+// targetOne is a rollout of other settings: the target is commit one, too.
+func targetOne(s *Situation) { s.Target = one }
+
 func TestNext(t *testing.T) {
 	gs, open, closed := plant(), 2, 1
 	for name, c := range map[string]struct {
@@ -85,7 +88,8 @@ func TestNext(t *testing.T) {
 		"a new volume that has all files":                         {at(gs, closed, lost, func(s *Situation) { s.Incomplete = false }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
 		"a new volume, the files cannot be written":               {at(gs, closed, lost, func(s *Situation) { s.GaveUp = true }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
 		"a running gateway that lacks files":                      {at(gs, closed, lost, func(s *Situation) { s.NewVolume = false }), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
-		"a new volume that had the target":                        {at(gs, open, lost, func(s *Situation) { s.Target = one }), Follow, "", plan.ID{}, ""},
+		"a new volume that had the target":                        {at(gs, open, lost, targetOne), Follow, "", plan.ID{}, ""},
+		"a new volume that had the target, its step is closed":    {at(gs, closed, lost, targetOne), Follow, "", plan.ID{}, ""},
 		"a new volume, no commit yet":                             {at(gs, open, lost, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
 		"a new volume and invalid settings":                       {at(gs, open, lost, invalid), Leave, "pauses of target refill ", one, "ProfilesInvalid"},
 	} {
@@ -417,8 +421,12 @@ func TestGate(t *testing.T) {
 		"it goes back, approved":                                  {at(plant(needsApproval, approved("line", one)), 2, back, has), goesBack, false},
 		"it goes back without an approval, a new volume":          {at(plant(needsApproval), 2, back, has, isNew), goesBack, false},
 		"an approval is missing for what is on the disk":          {at(plant(needsApproval), 2, has), follow, false},
-		"an approval is missing for what a new volume had":        {at(plant(needsApproval), 2, lost, func(s *Situation) { s.Target = one }), follow, false},
-		"an approval is missing for what a volume lacks":          {at(plant(needsApproval), 2, lost, func(s *Situation) { s.Target, s.NewVolume = one, false }), "ApprovalNeeded", true},
+		"an approval is missing for what a new volume had":        {at(plant(needsApproval), 2, lost, targetOne), follow, false},
+		"its step is closed for what a new volume had":            {at(plant(), 1, lost, targetOne), follow, false},
+		"its step is closed for what a volume lacks":              {at(plant(), 1, lost, targetOne, func(s *Situation) { s.NewVolume = false }), "GateClosed", false},
+		"aborted before its step, for what a new volume had":      {at(plant(), 1, failed, lost, targetOne), follow, false},
+		"dry run before the rollout of what a new volume had":     {at(plant(dryRunBefore), 0, lost, targetOne), follow, false},
+		"an approval is missing for what a volume lacks":          {at(plant(needsApproval), 2, lost, targetOne, func(s *Situation) { s.NewVolume = false }), "ApprovalNeeded", true},
 		"an approval is missing for a part on the disk":           {at(plant(needsApproval), 2, partly), "ApprovalNeeded", true},
 		"its stage is next, and waits for an approval":            {at(plant(needsApproval), 1), "ApprovalNeeded", false},
 		"its stage is next and approved, but not open yet":        {at(plant(needsApproval, approved("line", two)), 1), "GateClosed", false},
