@@ -14,6 +14,8 @@ GOVULN    := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GOTESTSUM := go run gotest.tools/gotestsum@v1.13.0
 FORMAT    := pkgname-and-test-fails
 
+space := $() $()
+
 # $(call tests,FILES) is a pattern for -run that matches the tests of these files.
 tests = ^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(1) | cut -c6- | paste -sd '|'))$$
 
@@ -28,11 +30,17 @@ PARTS := agent api hooks injector internal receiver
 START := '^\s+go (func|[a-z]+[.(])|\.Go\('
 dirs   = $(sort $(addprefix ./,$(patsubst %/,%,$(dir $(1)))))
 RACED  = $(call dirs,$(shell grep -rlE --include='*.go' --exclude='*_test.go' $(START) $(PARTS)))
-PLANE  = $(filter-out $(RACED),$(call dirs,$(shell grep -rl --include='*_test.go' 'test/cluster/kubetest"' $(PARTS) test/bench test/cluster test/document test/fleet)))
+PLANE  = $(filter-out $(RACED),$(call dirs,$(shell grep -rlE --include='*_test.go' 'test/(cluster/kubetest|fleet/plant)"' $(PARTS) test/bench test/cluster test/document test/fleet)))
 BUSY  := ./agent/archive ./agent/disk ./agent/propose ./agent/repo/wire ./agent/sync
 
-# LONG are the files with tests that a short form shortens, or that exclude the race detector. All their tests run without it.
-LONG   = $(shell grep -rlE --include='*_test.go' 'testing\.Short\(\)|^//go:build.*!race' $(PARTS) test/scenario)
+# LONG are the tests that -short shortens, and those with an API server that exclude the race detector, each as its folder and name. They
+# run whole, without the race detector.
+LONG   = $(shell git ls-files --cached --others --exclude-standard $(patsubst %,'%/*_test.go',$(PARTS) test/scenario) | xargs awk ' \
+  FNR == 1 {plain = 0; folder = FILENAME; sub(/\/[^\/]*$$/, "", folder)} /^\/\/go:build.*!race/ {plain = 1} /^func / {name = $$2; sub(/[^A-Za-z0-9_].*/, "", name)} \
+  name ~ /^Test/ && (/testing\.Short|[^A-Za-z.]short[A-Z]/ || plain && /kubetest\.Control/) {print "./" folder, name}')
+
+# Without cgo, as in releases: with it, everything that uses the network would be compiled twice, because only the race detector needs cgo.
+export CGO_ENABLED ?= 0
 
 # By default, a program with the race detector sleeps for a second before it exits, and the tests start hundreds of programs.
 export GORACE ?= atexit_sleep_ms=50
@@ -49,8 +57,9 @@ QUICK := -vet=off -ldflags='-s -w'
 
 # $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
 # more than six failures in one run of go test fail at once.
-gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
-  --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
+gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --rerun-fails=1 --rerun-fails-max-failures=6 \
+  --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$BASHPID.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
+both   = failed=0; ($(strip $(1))) || failed=1; ($(strip $(2))) || failed=1; exit $$failed
 raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 40m $(1),$(2))
 
 .PHONY: help build images release-artifacts reproduce demo test test-cluster test-api test-raced test-plane test-kubernetes test-oldest test-busy test-plain test-modules e2e lint fuzz bench generate
@@ -59,8 +68,8 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
 images: ## build the images for amd64 and arm64 with Go alone, and push them (REGISTRY=registry.example.com/stoker), or write those of this machine's platform to a file (TAR=images.tar)
 	@cd internal/release && GOWORK=off go run . images $(if $(REGISTRY),--registry '$(REGISTRY)') $(if $(TAR),--tar '$(abspath $(TAR))') $(if $(findstring command,$(origin VERSION)),--version '$(VERSION)')
@@ -74,9 +83,7 @@ reproduce: ## make the release twice, from two clones in two folders, and compar
 demo: ## run two gateways with their agents, and a git server, on this machine (KEEP=1 keeps them running)
 	@go run ./test/demo
 
-# A first run is faster without cgo, as in releases. Compile the programs first: tests build them, too, and would compile the same
-# packages at the same time.
-test: export CGO_ENABLED = 0
+# Compile the programs first: tests build them, too, and would compile the same packages at the same time.
 test: ## the tests that every commit passes: minutes, no Kubernetes, no root
 	go list -deps -export ./agent ./hooks ./receiver >/dev/null
 	go test -short $(QUICK) $(ATATIME) -timeout 30m ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
@@ -92,7 +99,7 @@ test-raced: test-kubernetes
 	$(call raced,$(ATATIME),$(filter $(RACED),$(FIRST)) $(filter-out $(BUSY) $(FIRST),$(RACED)))
 
 test-plane: test-kubernetes
-	CGO_ENABLED=0 $(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter $(PLANE),$(FIRST)) $(filter-out $(FIRST),$(PLANE)))
+	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter $(PLANE),$(FIRST)) $(filter-out $(FIRST),$(PLANE)))
 
 test-kubernetes:
 	@go run ./test/cluster build $(if $(STOKER_KUBERNETES),-kubernetes $(STOKER_KUBERNETES)) >/dev/null
@@ -100,25 +107,32 @@ test-kubernetes:
 test-busy:
 	$(if $(RACE),$(call raced,-short $(ATATIME),$(BUSY)))
 
-test-plain: export CGO_ENABLED = 0
+# The parts of a target all run, even if one fails.
 test-plain:
-	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m -run '$(call tests,$(LONG))',$(sort $(addprefix ./,$(dir $(LONG)))))
-	$(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(patsubst ./%,stoker.io/stoker/%,$(RACED) $(PLANE)) %/e2e %/e2e/%,$(shell go list $(APART))))
+	$(call both,$(call gotest,$(QUICK) $(ATATIME) -timeout 30m -run '^($(subst $(space),|,$(sort $(filter Test%,$(LONG)))))$$',$(sort $(filter ./%,$(LONG)))),\
+	  $(call gotest,$(QUICK) $(ATATIME) -timeout 30m,$(filter-out $(patsubst ./%,stoker.io/stoker/%,$(RACED) $(PLANE)) %/e2e %/e2e/%,$(shell go list $(APART)))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off GOTOOLCHAIN=auto $(call gotest,-ldflags='-s -w' -count=1 -timeout 40m,./...)); done
 
-# What depends most on the version of the API server: the chart with its kinds and policies, webhooks, and every object of the pages and examples.
-# Tests of load, sizes and memory are left out.
+# What depends most on the version of the API server: its fields and patches, the chart with its policies, webhooks, and every object of the pages
+# and examples.
+OLDEST := PodsAreInjected|InjectedPodsAreValid|PodsStartWithoutAnInjector|RequireAnnotation|InjectionLabelOverridesRequire|DryRunChangesNothing|RepairStatefulSet|MissingService|$\
+  OtherCluster|RightsOfCaller|Inventory|Recreate|Adopt.*|AddedFields|ObjectsChangeTheirOwner|FieldsOfOthers|ProgramFollowsGit|ProgramDrift|RequestedRef|$\
+  ApplyCreatesChangesAndPrunes|ForeignObject|PruneSparesOthers|ImmutableFieldIsNamed|KindsAndNamespacesComeFirst|UnhealthyObjects|StatusAfterEachRun|$\
+  WebhookPageCommands|AcceptedRequestsSurviveShutdown|ObjectsOfDocuments
+OLDEST_CHART := SettersCannotChangeFieldOwners|SetterRequests|Approvals|HelmLifecycle|Policies|UnknownFieldOfGatewaySync|ImpersonatedDeployers|InjectorBindsAgentRoleOnly|$\
+  ReceiverRunsWithChartRights|NotifierInListedNamespaces|ThirdPartyObjectsAreValid|OlderKubernetesIsRejected|SecretLabelPolicy|SyncTargetPolicy|ConfigSyncRequestRights|$\
+  SetterAnnotations|SettersChangeRequestsOnly|APIServerAcceptsChart|WebhookConfigurationHasNoDefaults|CABundleSurvivesApply|PodsStartWithoutInjector|PolicyFieldsExist
 test-oldest: export STOKER_KUBERNETES = $(shell sed -n 's/.*OldestKubernetes  = "\(.*\)"/\1/p' test/cluster/build/programs.go)
 test-oldest: test-kubernetes
-	CGO_ENABLED=0 $(call gotest,$(QUICK) -count=1 $(ATATIME) -timeout 30m -skip '^Test(R1UnauthenticatedLoad|R6PushBurst|ReleaseBinarySize|OtherClusterAnswersTooMuch|UnchangedRunCosts)$$',./injector ./internal/configsync ./receiver ./test/document)
-	cd test/charts && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 30m,./...)
+	$(call both,$(call gotest,$(QUICK) -count=1 $(ATATIME) -timeout 30m -run '^Test($(OLDEST))$$',./injector ./internal/configsync ./receiver ./test/document),\
+	  cd test/charts && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 30m -run '^Test($(OLDEST_CHART))$$',./...))
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or similar (E2E='Argo CD' runs only these scenarios)
-	$(if $(E2E),,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper)
-	STOKER_E2E=$(if $(E2E),some,all) $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e)
+	$(call both,$(if $(E2E),true,go test -tags e2e -count=1 -p 1 -timeout 20m -run '$(call tests,test/cluster/*/*_e2e_test.go)' ./test/cluster/keeper),\
+	  STOKER_E2E=$(if $(E2E),some,all) $(call gotest,-count=1 -parallel 20 -timeout 50m -v $(if $(E2E),-run 'Fleet/(side by side|$(E2E))/$(E2E)'),./test/e2e))
 
 lint: ## golangci-lint, and the rules of test/rules for language and size
 	$(GOLANGCI) run ./...

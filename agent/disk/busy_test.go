@@ -55,7 +55,7 @@ func TestBusyGateway(t *testing.T) {
 		}
 	})
 	begin, saved := time.Now(), 0
-	enough := func() bool { return time.Since(begin) > race(2*time.Second) && saved > 0 }
+	enough := func() bool { return time.Since(begin) > shortRace(2*time.Second) && saved > 0 }
 	for n := 1; !enough() && time.Since(begin) < 30*time.Second; n++ {
 		want := text(map[string]string{"projects/p/busy.json": fmt.Sprintf("git %d", n)})
 		s, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
@@ -109,7 +109,7 @@ func TestDirectoryExchangedWithLink(t *testing.T) {
 	})
 	begin := time.Now()
 	applied, refused := 0, 0
-	enough := func() bool { return time.Since(begin) > race(2*time.Second) && applied > 0 && refused > 0 }
+	enough := func() bool { return time.Since(begin) > shortRace(2*time.Second) && applied > 0 && refused > 0 }
 	for i := 0; !enough() && time.Since(begin) < 30*time.Second; i++ {
 		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
 		if b, err := d.Read("projects/p/v/view.json", 1<<20); err == nil {

@@ -254,8 +254,8 @@ func (w *crashWorld) steps(t *testing.T) int {
 	return c.steps
 }
 
-// stride returns n, or 7*n in short mode: the distance between the steps that a test interrupts.
-func stride(n int) int {
+// shortStride returns n, or 7*n in short mode: the distance between the steps that a test interrupts.
+func shortStride(n int) int {
 	if testing.Short() {
 		return 7 * n
 	}
@@ -268,7 +268,7 @@ func TestFailureOfAnyStep(t *testing.T) {
 		w := newCrashWorld()
 		w.plain, w.whole, w.snapshots = c.plain, c.whole, true
 		n, rollbacks := w.steps(t), 0
-		for fail := 1; fail <= n; fail += stride(1) {
+		for fail := 1; fail <= n; fail += shortStride(1) {
 			ok := t.Run(fmt.Sprintf("plain=%v whole=%v %d", c.plain, c.whole, fail), func(t *testing.T) {
 				root := w.build(t)
 				c := newPowerCut(t, root)
@@ -287,7 +287,7 @@ func TestFailureOfAnyStep(t *testing.T) {
 				return
 			}
 		}
-		assert.Greater(t, rollbacks, n/stride(1)/2, "of %d steps", n)
+		assert.Greater(t, rollbacks, n/shortStride(1)/2, "of %d steps", n)
 	}
 }
 
@@ -297,8 +297,8 @@ func TestCrashDuringRollback(t *testing.T) {
 		w := newCrashWorld()
 		w.plain, w.whole = c.plain, c.whole
 		n, both := w.steps(t), 0
-		for fail := n / 2; fail <= n; fail += stride(11) {
-			for stop := fail + 1; stop < fail+n; stop += stride(5) {
+		for fail := n / 2; fail <= n; fail += shortStride(11) {
+			for stop := fail + 1; stop < fail+n; stop += shortStride(5) {
 				done := false
 				ok := t.Run(fmt.Sprintf("plain=%v whole=%v %d-%d", c.plain, c.whole, fail, stop), func(t *testing.T) {
 					root := w.build(t)
@@ -341,7 +341,7 @@ func TestCrashDuringSnapshotRestore(t *testing.T) {
 		return root, contents(t, root)
 	}
 	ends := map[bool]int{}
-	for stop, done := 1, false; !done; stop += stride(1) {
+	for stop, done := 1, false; !done; stop += shortStride(1) {
 		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
 			root, two := build(t)
 			c := newPowerCut(t, root)
@@ -390,7 +390,7 @@ func testGatewayWritesBeforeRecovery(t *testing.T, whole bool) {
 	w := newCrashWorld()
 	w.whole = whole
 	n := w.steps(t)
-	for stop := n / 3; stop <= n; stop += stride(3) {
+	for stop := n / 3; stop <= n; stop += shortStride(3) {
 		ok := t.Run(fmt.Sprintf("whole=%v %d", whole, stop), func(t *testing.T) {
 			root := w.build(t)
 			c := newPowerCut(t, root)

@@ -69,7 +69,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		seen[of]++
 		first, every := 1, 1
 		if testing.Short() { // the modes of one world share every seventh of its steps; otherwise each mode takes them all
-			first, every = stride(1)*(seen[of]-1)+1, stride(1)*same[of]
+			first, every = shortStride(1)*(seen[of]-1)+1, shortStride(1)*same[of]
 		}
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +137,7 @@ func TestKilledProcess(t *testing.T) {
 func TestSIGKILLAtAnyStep(t *testing.T) {
 	w := newCrashWorld()
 	n, again := w.steps(t), 0
-	for stop := 2; stop <= n; stop += stride(6) {
+	for stop := 2; stop <= n; stop += shortStride(6) {
 		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
 			root := w.build(t)
 			// sequence: the second process recovers, and is killed, too

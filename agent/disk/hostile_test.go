@@ -59,8 +59,8 @@ func TestPlantedLinks(t *testing.T) {
 	assert.Equal(t, before, readTree(t, canary))
 }
 
-// race shortens tests that wait for a race in short mode.
-func race(d time.Duration) time.Duration {
+// shortRace shortens tests that wait for a race in short mode.
+func shortRace(d time.Duration) time.Duration {
 	if testing.Short() {
 		return d / 10
 	}

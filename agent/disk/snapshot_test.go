@@ -338,7 +338,7 @@ func TestSnapshots(t *testing.T) {
 // TestChainOfSnapshots syncs to random trees, with edits of the gateway in between, and restores any snapshot that remains: the
 // files are those from before its sync.
 func TestChainOfSnapshots(t *testing.T) {
-	for seed := range uint64(chains(60)) {
+	for seed := range uint64(shortChains(60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(seed, 1))
 			root := seededIn(t, memory(t))
@@ -405,8 +405,8 @@ func TestChainOfSnapshots(t *testing.T) {
 	}
 }
 
-// chains returns a smaller number in short mode.
-func chains(n int) int {
+// shortChains returns a smaller number in short mode.
+func shortChains(n int) int {
 	if testing.Short() {
 		return n / 6
 	}

@@ -42,7 +42,7 @@ func fiveSnapshots(t *testing.T) (root string, names []string) {
 // F14: a snapshot needs all later ones. Whenever the power fails while snapshots are removed, those that are left have no gap.
 func TestCrashDuringSnapshotRemoval(t *testing.T) {
 	for name, o := range map[string]Snapshots{"retention": {Gateway: "site", Keep: 2, MaxBytes: 1 << 20}, "disabled": {}} {
-		for stop, done := 1, false; !done; stop += stride(1) {
+		for stop, done := 1, false; !done; stop += shortStride(1) {
 			for _, strict := range []bool{false, true} {
 				ok := t.Run(fmt.Sprintf("%s strict=%v %d", name, strict, stop), func(t *testing.T) {
 					root, names := fiveSnapshots(t)
@@ -75,7 +75,7 @@ func TestCrashDuringSnapshotRemoval(t *testing.T) {
 // F14, F20: a power cut during a restore that takes no snapshot leaves all snapshots, or those up to the restored one.
 func TestCrashDuringRestoreWithoutSnapshot(t *testing.T) {
 	ends := map[string]int{}
-	for stop, done := 1, false; !done; stop += stride(1) {
+	for stop, done := 1, false; !done; stop += shortStride(1) {
 		for _, strict := range []bool{false, true} {
 			ok := t.Run(fmt.Sprintf("strict=%v %d", strict, stop), func(t *testing.T) {
 				root, names := fiveSnapshots(t)

@@ -297,6 +297,7 @@ func TestLimitedFetchPauses(t *testing.T) {
 	assert.False(t, s.CanFetchBlobs(g.remote(), commit), "another remote")
 
 	one, two := g.blobOf(commit, repotest.ViewPath(1)), g.blobOf(commit, repotest.ViewPath(2))
+	g.Served() // no request is in progress
 	g.Server.Inject(gitserver.Stall(0))
 	ctx, end := context.WithCancelCause(t.Context())
 	asks := make(chan struct{})

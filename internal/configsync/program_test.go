@@ -243,6 +243,7 @@ func TestProgramStaysWithinRights(t *testing.T) {
 // cut is a way to the API server that a replica loses: first its Lease, and while an apply waits.
 type cut struct {
 	http.RoundTripper
+	once    *sync.Once
 	lost    chan struct{} // closed when the Lease cannot be renewed
 	applied chan struct{} // an apply arrived
 	mu      *sync.Mutex
@@ -260,8 +261,9 @@ func (c cut) RoundTrip(req *http.Request) (*http.Response, error) {
 	case lost && strings.Contains(req.URL.Path, "/leases"):
 		return nil, errKilled
 	case write && strings.Contains(req.URL.Path, "/configmaps/") && req.URL.Query().Get("dryRun") == "":
-		if !lost {
-			close(c.lost)
+		first := false
+		c.once.Do(func() { first = true; close(c.lost) })
+		if first {
 			res, err := c.RoundTripper.RoundTrip(req)
 			close(c.applied)
 			return res, err
@@ -283,7 +285,7 @@ func TestProgramLosesItsLease(t *testing.T) {
 	w.account(w.namespace, "stoker-config", configMaps)
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1")+configMap("c", "1"))
 	w.create("")
-	first := cut{lost: make(chan struct{}), applied: make(chan struct{}), mu: &sync.Mutex{}, late: &[]string{}}
+	first := cut{once: &sync.Once{}, lost: make(chan struct{}), applied: make(chan struct{}), mu: &sync.Mutex{}, late: &[]string{}}
 	p := w.program(system, func(rt http.RoundTripper) http.RoundTripper { first.RoundTripper = rt; return first })
 	select {
 	case <-first.applied:

@@ -12,10 +12,12 @@ package program
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -73,8 +75,26 @@ func Build(t testing.TB, pkg string) string {
 	}
 	file = filepath.Join(built.dir, filepath.Base(pkg))
 	compile(t, module(), pkg, file)
+	dependOnSource(t)
 	built.files[pkg] = file
 	return file
+}
+
+// dependOnSource looks at the source of all programs. go test uses a cached result only if the files that the test looked at are the same, and does
+// not see what a child process reads.
+func dependOnSource(t testing.TB) {
+	t.Helper()
+	for _, folder := range []string{"agent", "api", "charts", "hooks", "injector", "internal", "receiver"} {
+		err := filepath.WalkDir(filepath.Join(module(), folder), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !strings.HasSuffix(path, "_test.go") {
+				_, err = os.Stat(path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // BuildAt builds a main package as it was at a commit, and returns the file. It skips the test if the clone does not have the commit.
@@ -107,8 +127,8 @@ func module() string {
 
 func compile(t testing.TB, dir, pkg, file string) {
 	t.Helper()
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", file, "-ldflags", linkerFlags, "stoker.io/stoker/"+pkg)
-	build.Dir = dir
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", file, "-ldflags", linkerFlags, "stoker.io/stoker/"+pkg)
+	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}

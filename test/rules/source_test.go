@@ -322,6 +322,30 @@ func TestDocCommentsStartWithName(t *testing.T) {
 	}
 }
 
+var (
+	shortened = regexp.MustCompile(`if !?testing\.Short\(\)`)
+	ownName   = regexp.MustCompile(`^func (\w+)`)
+	foundName = regexp.MustCompile(`^(Test|Fuzz|short)[A-Z]`)
+)
+
+// make test-cluster finds the tests that -short shortens by a call of testing.Short, or of a function with such a name (LONG in the Makefile).
+func TestShortFormIsFound(t *testing.T) {
+	for _, f := range files(t) {
+		if !strings.HasSuffix(f.path, "_test.go") || f.isSample() {
+			continue
+		}
+		name := ""
+		for line := range strings.Lines(string(f.content)) {
+			if m := ownName.FindStringSubmatch(line); m != nil {
+				name = m[1]
+			}
+			if shortened.MatchString(line) {
+				assert.Regexp(t, foundName, name, "%s: name the function that asks for -short like shortStride", f.path)
+			}
+		}
+	}
+}
+
 const threatPage = "docs/internals/threats.md"
 
 var (

@@ -304,9 +304,10 @@ func TestCrashRecoveryWithoutGit(t *testing.T) {
 func TestSIGTERMDuringSync(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	first := p.started()
+	before := p.git.Stats().UploadPacks
 	p.git.Inject(gitserver.Stall(200).On(gitserver.UploadPack))
 	p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
-	p.eventually("the fetch is in progress", func() bool { return p.git.InFlight() > 0 })
+	p.eventually("the fetch is in progress", func() bool { return p.git.Stats().UploadPacks > before })
 	began := time.Now()
 	p.stop()
 	assert.Less(t, time.Since(began), 30*time.Second, "SIGTERM must end a fetch at once")

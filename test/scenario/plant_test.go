@@ -93,7 +93,7 @@ func newPlant(t *testing.T, setups ...setup) *plant {
 	var err error
 	p.git, err = gitserver.Start(root, gitserver.Options{Pushes: true})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.git.Close() }) // a scenario may have closed it
+	t.Cleanup(func() { assert.NoError(t, p.git.Close()) })
 	p.spec = spec{repo: p.git.URL("site.git"), ref: "main", mappings: [][2]string{{"services/gw/projects", "projects"}, {"services/gw/config", "config"}}}
 
 	o := simulator.Options{Data: p.data, Strict: true}
