@@ -37,28 +37,33 @@ func merged(sets ...plantest.Files) plantest.Files {
 func TestMassDeletionIsHeld(t *testing.T) {
 	two := project("line2", 100)
 	for name, c := range map[string]struct {
-		conflict plan.ConflictPolicy
-		one      plantest.Files
-		then     func(*scene)
-		two      plantest.Files
-		deleted  int
-		says     string
+		rules   plan.Rules // Conflict and Excludes
+		one     plantest.Files
+		then    func(*scene)
+		two     plantest.Files
+		deleted int
+		says    string
 	}{
 		"a deleted project": {one: merged(project("line1", 3), two), two: two, deleted: 4, says: "4 files would be deleted (the agent owns 105), including all of project line1"},
 		"a renamed project": {one: merged(project("old", 2), two), two: merged(project("new", 2), two), deleted: 3, says: "all of project old"},
 		// A gateway does not recognize a project without project.json.
 		"a deleted project.json": {one: merged(project("p", 2), two), two: merged(without(project("p", 2), "projects/p/project.json"), two), deleted: 1,
 			says: "1 file would be deleted (the agent owns 104), including the project.json of p (the gateway ignores a project without it)"},
+		// The plan does not delete project.json, for various reasons.
+		"a deleted project, whose project.json is excluded": {rules: plan.Rules{Excludes: plantest.Excludes(t, "projects/*/project.json")},
+			one: merged(project("line1", 3), two), two: two, deleted: 3, says: "3 files would be deleted (the agent owns 103), including all of project line1"},
+		"a deleted project, whose project.json stays": {rules: plan.Rules{Conflict: plan.GatewayWins}, one: merged(project("line1", 3), two),
+			then: writes("projects/line1/project.json", "gateway's"), two: two, deleted: 3, says: "including all of project line1"},
 		// A folder renamed in git must not empty a gateway, even a small one.
 		"a lost source": {one: git("config/a", "1", "config/b", "2", "projects/x", "3"), two: git("conf/a", "1", "conf/b", "2", "projects/x", "3"), deleted: 2,
 			says: "the commit no longer has config"},
-		"a project, beside a conflict": {conflict: plan.Hold, one: merged(project("p", 2), git("config/c", "1")), then: writes("config/c", "gateway's"), two: git("config/c", "2"), deleted: 3,
+		"a project, beside a conflict": {rules: plan.Rules{Conflict: plan.Hold}, one: merged(project("p", 2), git("config/c", "1")), then: writes("config/c", "gateway's"), two: git("config/c", "2"), deleted: 3,
 			says: "config/c"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 				s := newScene(t, nil)
-				s.rules.Conflict = c.conflict
+				s.rules.Conflict, s.rules.Excludes = c.rules.Conflict, c.rules.Excludes
 				s.sync(c.one)
 				if c.then != nil {
 					c.then(s)
@@ -70,7 +75,7 @@ func TestMassDeletionIsHeld(t *testing.T) {
 				assert.Contains(t, got.Held.Message, c.says)
 				assert.Equal(t, c.deleted, got.Counts().Deleted, "a held plan still counts its changes")
 				assert.Len(t, got.Held.Paths, c.deleted)
-				if c.conflict != plan.Hold {
+				if c.rules.Conflict != plan.Hold {
 					assert.Equal(t, c.deleted, s.sync(c.two, mode, force).Counts().Deleted)
 				}
 			})

@@ -23,7 +23,7 @@ const (
 type massDeletion struct {
 	files    int
 	paths    []string // the first heldPaths of them
-	projects []string // projects that go away completely
+	projects []string // projects of which git has no file anymore
 	// withoutFile are projects that lose only their project.json. Then the gateway no longer treats the directory as a project.
 	withoutFile []string
 	sources     []string // sources of mappings that the commit lost
@@ -32,6 +32,7 @@ type massDeletion struct {
 // findMassDeletion returns what the changes of a plan delete. tree is the desired tree.
 func findMassDeletion(changes []plan.Change, lost lostSources, tree *desired.Tree) (massDeletion, error) {
 	d := massDeletion{sources: lost.folders()}
+	inGit := make(map[string]bool) // by project
 	for i := range changes {
 		c := &changes[i]
 		if c.Op != plan.Delete {
@@ -40,18 +41,22 @@ func findMassDeletion(changes []plan.Change, lost lostSources, tree *desired.Tre
 		if d.files++; len(d.paths) < heldPaths {
 			d.paths = append(d.paths, c.Path)
 		}
-		project, ok := projectOf(c.Path)
+		project, file, ok := inProject(c.Path)
 		if !ok {
 			continue
 		}
-		wanted, err := hasFiles(tree, "projects/"+project)
-		switch {
-		case err != nil:
-			return massDeletion{}, err
-		case wanted:
+		wanted, known := inGit[project]
+		if !known {
+			var err error
+			if wanted, err = hasFiles(tree, "projects/"+project); err != nil {
+				return massDeletion{}, err
+			}
+			if inGit[project] = wanted; !wanted {
+				d.projects = append(d.projects, project)
+			}
+		}
+		if wanted && file == "project.json" {
 			d.withoutFile = append(d.withoutFile, project)
-		default:
-			d.projects = append(d.projects, project)
 		}
 	}
 	return d, nil
@@ -110,14 +115,13 @@ func (s lostSources) folders() []string {
 	return folders
 }
 
-// projectOf returns the name of the project whose project.json is at path.
-func projectOf(path string) (string, bool) {
+// inProject splits the path of a file in a project into the name of the project and the path in it.
+func inProject(path string) (project, file string, ok bool) {
 	rest, ok := strings.CutPrefix(path, "projects/")
 	if !ok {
-		return "", false
+		return "", "", false
 	}
-	name, file, _ := strings.Cut(rest, "/")
-	return name, file == "project.json"
+	return strings.Cut(rest, "/")
 }
 
 // hasFiles reports whether git has any file for dir.
