@@ -62,7 +62,8 @@ func (c *cursor[T]) has(path string) (bool, error) {
 	return c.more && c.err == nil && c.path == path, c.err
 }
 
-// Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files.
+// Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files. A volume may
+// ignore case or Unicode normalization, so that one file answers to two names; a file that git has under its other name is not unwanted.
 func (t *Tree) Unwanted(manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		for _, dir := range t.MappedDirs() {
@@ -75,8 +76,69 @@ func (t *Tree) Unwanted(manifest plan.Manifest, state plan.State) iter.Seq2[plan
 	}
 }
 
+// spellings bounds the files that UnwantedIn compares with other spellings at a time.
+const spellings = 1 << 14
+
 // UnwantedIn is Unwanted for one directory, sorted.
 func (t *Tree) UnwantedIn(dir string, manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
+	return func(yield func(plan.Found, error) bool) {
+		var files []plan.Found
+		flush := func() bool {
+			list, err := t.withoutOtherSpellings(dir, files, state)
+			for _, f := range list {
+				if !yield(f, nil) {
+					return false
+				}
+			}
+			files = files[:0]
+			return err == nil || yield(plan.Found{}, err)
+		}
+		for f, err := range t.unwantedNames(dir, manifest, state) {
+			if err != nil {
+				yield(f, err)
+				return
+			}
+			if files = append(files, f); len(files) == spellings && !flush() {
+				return
+			}
+		}
+		flush()
+	}
+}
+
+// withoutOtherSpellings removes from list, which is of dir, the files that git has under another spelling.
+func (t *Tree) withoutOtherSpellings(dir string, list []plan.Found, state plan.State) ([]plan.Found, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	names := make(map[string]string, len(list)) // by spelling
+	for _, f := range list {
+		names[relpath.Fold(f.Path)] = f.Path
+	}
+	same := make(map[string]bool)
+	for path, err := range t.Paths(dir) {
+		if err != nil {
+			return nil, err
+		}
+		name, ok := names[relpath.Fold(path)]
+		if !ok {
+			continue
+		}
+		wanted, err := state.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("stat %s: %w", path, err)
+		}
+		found, err := state.Stat(name)
+		if err != nil {
+			return nil, fmt.Errorf("stat %s: %w", name, err)
+		}
+		same[name] = found == wanted
+	}
+	return slices.DeleteFunc(list, func(f plan.Found) bool { return same[f.Path] }), nil
+}
+
+// unwantedNames yields the files of UnwantedIn, and those that git has under another spelling.
+func (t *Tree) unwantedNames(dir string, manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		wanted := newCursor(t.Paths(dir), func(path string) string { return path })
 		defer wanted.stop()

@@ -109,6 +109,10 @@ func TestCaseRenameUnderMirror(t *testing.T) {
 	assert.NotContains(t, done(c), upper)
 	assert.Equal(t, plan.Adopt, done(c)[lower])
 	assert.Equal(t, plan.Delete, done(c)["projects/p/views/Mine/view.json"])
+	for f, err := range s.input(files).Desired.Unwanted(s.manifest, caseless{s.disk}) {
+		require.NoError(t, err)
+		assert.NotEqual(t, upper, f.Path, "it is the desired file, and no change of a user")
+	}
 	for _, mode := range []func(*planner.Input){nothing, full} {
 		assert.NotContains(t, done(s.sync(files, ignored, mode)), upper, "the next plan does not delete the file either")
 	}

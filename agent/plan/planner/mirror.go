@@ -2,7 +2,6 @@ package planner
 
 import (
 	"fmt"
-	"slices"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/relpath"
@@ -27,28 +26,18 @@ func (p *planner) mirror() error {
 
 // mirrorDir returns the deletions in one directory. It leaves files that are proposed to git.
 func mirrorDir(in *Input, dir string) ([]plan.Change, error) {
-	var files []plan.Found
+	var list []plan.Change
 	for f, err := range in.Desired.UnwantedIn(dir, in.Manifest, in.State) {
 		if err != nil {
 			return nil, err
 		}
+		if in.proposed(f.Path) {
+			continue
+		}
 		if f.Stat, err = in.State.Stat(f.Path); err != nil {
 			return nil, fmt.Errorf("stat %s: %w", f.Path, err)
 		}
-		if f.Stat.Kind == plan.File { // still there
-			files = append(files, f)
-		}
-	}
-	if len(files) == 0 {
-		return nil, nil
-	}
-	files, err := withoutOtherSpellings(in, dir, files)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]plan.Change, 0, len(files))
-	for _, f := range files {
-		if in.proposed(f.Path) {
+		if f.Stat.Kind != plan.File { // no longer there
 			continue
 		}
 		id, err := in.State.BlobID(f.Path)
@@ -60,37 +49,8 @@ func mirrorDir(in *Input, dir string) ([]plan.Change, error) {
 	return list, nil
 }
 
-// A volume may ignore case or Unicode normalization, so that one file answers to two names. A commit that only changes
-// the spelling of a name deletes one name and adopts the other; on such a volume that would delete the adopted file.
-
-// withoutOtherSpellings removes from list, which is of dir, the files that git has under another spelling.
-func withoutOtherSpellings(in *Input, dir string, list []plan.Found) ([]plan.Found, error) {
-	names := make(map[string]plan.Found, len(list))
-	for _, f := range list {
-		names[relpath.Fold(f.Path)] = f
-	}
-	same := make(map[string]bool)
-	for path, err := range in.Desired.Paths(dir) {
-		if err != nil {
-			return nil, err
-		}
-		f, ok := names[relpath.Fold(path)]
-		if !ok {
-			continue
-		}
-		st, err := in.State.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("stat %s: %w", path, err)
-		}
-		if st == f.Stat {
-			same[f.Path] = true
-		}
-	}
-	return slices.DeleteFunc(list, func(f plan.Found) bool { return same[f.Path] }), nil
-}
-
-// settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling. On a
-// volume that distinguishes the two, the new name is missing or another file.
+// settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling: a commit that only changes
+// the spelling deletes one name and adopts the other. On a volume that distinguishes the two, the new name is missing or another file.
 func (p *planner) settleSpellings() error {
 	deleted := make(map[string]*plan.Change)
 	for i := range p.list {
