@@ -155,9 +155,11 @@ func judge(f *facts) verdict {
 		return say(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name))
 	case !f.resolved:
 		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, f.polling())
-	case f.rolling() && !paused:
+	case f.rolling() && (!paused || f.Rollout.Phase == v1alpha1.RolloutAborted):
 		return rolloutVerdict(f)
-	case synced == n && paused:
+	case paused && (synced < n || f.rolling()):
+		return say(metav1.ConditionFalse, v1alpha1.ReasonPaused, "paused; "+f.fleet.countSynced(f.describeTarget()))
+	case paused:
 		return say(metav1.ConditionTrue, v1alpha1.ReasonPaused, f.fleet.describeSynced(f.describeTarget())+"; paused")
 	case synced == n && f.requestUnanswered():
 		return say(metav1.ConditionFalse, ref, refResolved(f).Message)
@@ -167,8 +169,6 @@ func judge(f *facts) verdict {
 			v.short = string(v1alpha1.ReasonRolledBack)
 		}
 		return v
-	case paused:
-		return say(metav1.ConditionFalse, v1alpha1.ReasonPaused, "paused; "+f.fleet.countSynced(f.describeTarget()))
 	}
 	return f.fleet.behind(f.describeTarget())
 }

@@ -188,13 +188,16 @@ func TestLastStepSoaksDuringFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens    func(*scene)
 		ready, all string
+		outcome    v1alpha1.OutcomePhase
 	}{
 		"git cannot be reached": {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
-			"False/RolloutSoaking", "False/RolloutSoaking"},
+			"False/RolloutSoaking", "False/RolloutSoaking", v1alpha1.OutcomeProgressing},
 		"the ref is gone": {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no such ref") },
-			"False/RefNotFound", "False/RolloutSoaking"},
-		"syncing is paused": {func(s *scene) { s.pauses(true); s.rolls(v1alpha1.RolloutProgressing, 3, "prod", "syncing is paused") },
-			"True/Paused", "False/Progressing"},
+			"False/RefNotFound", "False/RolloutSoaking", v1alpha1.OutcomeFailed},
+		"syncing is paused": {func(s *scene) { s.pauses(true); s.rolls(v1alpha1.RolloutSoaking, 3, "prod", "syncing is paused") },
+			"False/Paused", "False/Paused", v1alpha1.OutcomePaused},
+		"its health check fails, and syncing is paused": {func(s *scene) { s.pauses(true); s.rolls(v1alpha1.RolloutAborted, 3, "prod", "the health check failed") },
+			"False/CanaryStageFailed", "False/CanaryStageFailed", v1alpha1.OutcomeFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := canary(t)
@@ -205,6 +208,7 @@ func TestLastStepSoaksDuringFailures(t *testing.T) {
 			st := s.write()
 			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
 			assert.Equal(t, c.all, condition(st, v1alpha1.ConditionAllGatewaysSynced))
+			assert.Equal(t, c.outcome, st.Outcome.Phase)
 			assert.Equal(t, commitA, st.LastGood.Commit)
 		})
 	}
