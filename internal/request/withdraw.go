@@ -174,36 +174,55 @@ func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*str
 }
 
 // takenBy returns which gateways run the commit of the request in force, as a sentence; "" if none does. A ConfigSync has taken the commit
-// that it applied last.
+// that it applied last. The outcome may not name the commit: it is about an earlier request, or git is being polled. So the commit of a
+// ref is the one that was resolved last.
 func takenBy(o v1alpha1.Requestable, d desiredref.Desired) string {
-	commit, status := d.Commit, desiredref.RefStatusOf(o)
-	switch {
-	case d.RefusedCommit != "":
+	if d.Ref == "" || d.RefusedCommit != "" {
 		return ""
-	case commit == "" && syntax.IsCommit(d.Ref):
+	}
+	commit := d.Commit
+	if commit == "" && syntax.IsCommit(d.Ref) {
 		commit = strings.ToLower(d.Ref)
-	case commit == "" && status.Current && status.Ref == d.Ref:
-		commit = status.Commit
 	}
-	if commit == "" {
-		return ""
-	}
-	gs, ok := o.(*v1alpha1.GatewaySync)
-	if !ok {
-		if len(status.History) > 0 && status.History[0].Commit == commit {
-			return commit[:minPrefix] + " is applied"
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		if t := o.Status.Target; commit == "" && t != nil && t.Ref == d.Ref {
+			commit = t.Commit
 		}
-		return ""
+		return runBy(&o.Status, d.Ref, commit)
+	case *v1alpha1.ConfigSync:
+		st := &o.Status
+		if commit == "" && st.SourceRef == d.Ref {
+			commit = st.SourceRevision
+		}
+		if commit != "" && len(st.History) > 0 && st.History[0].Commit == commit {
+			return syntax.ShortCommit(commit) + " is applied"
+		}
 	}
+	return ""
+}
+
+// runBy returns which gateways run a commit, or any commit of ref if commit is "". The outcome also counts gateways without a row.
+func runBy(st *v1alpha1.GatewaySyncStatus, ref, commit string) string {
 	var names []string
-	for _, g := range gs.Status.DiscoveredGateways {
-		if g.SyncedCommit == commit {
+	for _, g := range st.DiscoveredGateways {
+		if commit != "" && g.SyncedCommit == commit || commit == "" && g.SyncedRef == ref {
 			names = append(names, g.Name)
 		}
 	}
-	if len(names) == 0 {
+	n, total, what := len(names), len(st.DiscoveredGateways), ref
+	if commit != "" {
+		what = syntax.ShortCommit(commit)
+		if o := st.Outcome; o != nil && o.Commit == commit {
+			n, total = max(n, int(o.Synced)), max(total, int(o.Total))
+		}
+	}
+	if n == 0 {
 		return ""
 	}
-	slices.Sort(names)
-	return fmt.Sprintf("%d of %d gateways run %s already, such as %s", len(names), len(gs.Status.DiscoveredGateways), commit[:minPrefix], names[0])
+	says := fmt.Sprintf("%d of %d gateways run %s already", n, total, what)
+	if len(names) > 0 {
+		says += ", such as " + slices.Min(names)
+	}
+	return says
 }

@@ -118,11 +118,61 @@ func TestWithdraw(t *testing.T) {
 		gs := start()
 		require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "cli"}).Outcome)
 		gs.Status.ObservedRequest = desiredref.Key(gs)
-		gs.Status.Outcome = &v1alpha1.Outcome{Ref: "v1", Commit: commitA}
+		gs.Status.Outcome, gs.Status.Target = &v1alpha1.Outcome{Ref: "v1", Commit: commitA}, &v1alpha1.TargetStatus{Ref: "v1", Commit: commitA}
 		assert.Equal(t, Unchanged, ask(t, gs, Request{Withdraw: true}).Outcome)
-		gs.Status.Outcome.Commit = commitB
+		gs.Status.Outcome.Commit, gs.Status.Target.Commit = commitB, commitB
 		assert.Equal(t, Set, ask(t, gs, Request{Withdraw: true}).Outcome)
 		assert.Equal(t, "main", desired(t, gs).Ref)
+	})
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.GatewaySync)
+		says   string // "" if the request ends
+	}{
+		"paused since":         {func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationPaused] = "true" }, "2 of 2 gateways run bbbbbbb already, such as line-0"},
+		"a poll requested":     {func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2" }, "2 of 2 gateways run bbbbbbb already, such as line-0"},
+		"during the poll":      {func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit, gs.Status.Outcome.Synced = "", 0 }, "2 of 2 gateways run bbbbbbb already"},
+		"the spec has changed": {func(gs *v1alpha1.GatewaySync) { gs.Generation, gs.Status.Target.Commit = 2, "" }, "2 of 2 gateways run v1 already"},
+		"rows left out": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.DiscoveredGateways, gs.Status.Outcome.Synced, gs.Status.Outcome.Total = start().Status.DiscoveredGateways, 1, 3
+		}, "1 of 3 gateways run bbbbbbb already: "},
+		"another target": {func(gs *v1alpha1.GatewaySync) {
+			gs.Annotations[v1alpha1.AnnotationPaused], gs.Status.Target = "true", &v1alpha1.TargetStatus{Ref: "main", Commit: commitB}
+			for i := range gs.Status.DiscoveredGateways {
+				gs.Status.DiscoveredGateways[i].SyncedRef = "main"
+			}
+		}, ""},
+	} {
+		t.Run("a request without a commit, "+name, func(t *testing.T) {
+			gs := start()
+			require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "cli"}).Outcome)
+			gs.Status.Target = &v1alpha1.TargetStatus{Ref: "v1", Commit: commitB}
+			for i := range gs.Status.DiscoveredGateways {
+				gs.Status.DiscoveredGateways[i].SyncedCommit, gs.Status.DiscoveredGateways[i].SyncedRef = commitB, "v1"
+			}
+			answered(gs, v1alpha1.Outcome{Ref: "v1", Commit: commitB, Total: 2, Synced: 2})
+			c.change(gs)
+			answer := ask(t, gs, Request{Withdraw: true})
+			if c.says == "" {
+				assert.Equal(t, Set, answer.Outcome)
+				return
+			}
+			assert.Equal(t, Unchanged, answer.Outcome)
+			assert.Contains(t, answer.Message, c.says)
+		})
+	}
+	t.Run("a ConfigSync paused since", func(t *testing.T) {
+		cs := &v1alpha1.ConfigSync{}
+		cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git"}
+		cs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v1", v1alpha1.AnnotationPaused: "true"}
+		cs.Status.SourceRef, cs.Status.SourceRevision = "v1", commitB
+		_, answer, err := withdraw(cs, "", noon)
+		require.NoError(t, err)
+		assert.Equal(t, Set, answer.Outcome, "the commit is not applied yet")
+		cs.Status.History = []v1alpha1.CommitRecord{{Ref: "v1", Commit: commitB}}
+		_, answer, err = withdraw(cs, "", noon)
+		require.NoError(t, err)
+		assert.Equal(t, Unchanged, answer.Outcome)
+		assert.Contains(t, answer.Message, "bbbbbbb is applied")
 	})
 	t.Run("the spec changed since the request before", func(t *testing.T) {
 		gs := start()
