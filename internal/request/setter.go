@@ -106,13 +106,13 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == gateway }) {
+		value := annotation.ProposeValue(gateway, s.now())
+		if !annotation.ProposesFor(value, gateway) || !hasGateway(gs, func(name string) bool { return name == gateway }) {
 			return nil, Answer{}, invalid("%s has no gateway %.80q: stoker status %s lists them", name, gateway, name)
 		}
 		if !gs.Proposes() {
 			return nil, Answer{}, fmt.Errorf("%s proposes no changes: set spec.bidirectional.enabled to true", name)
 		}
-		value := annotation.ProposeValue(gateway, s.now())
 		if gs.Annotations[v1alpha1.AnnotationPropose] == value {
 			answer.Outcome = Unchanged
 			return nil, answer, nil
@@ -126,8 +126,9 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-		value := annotation.RestoreValue(syntax.SnapshotID(snapshot), s.now())
-		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return annotation.RestoresOn(value, g.Name) != "" }) {
+		id := syntax.SnapshotID(snapshot)
+		value := annotation.RestoreValue(id, s.now())
+		if id == "" || !hasGateway(gs, func(name string) bool { return annotation.RestoresOn(value, name) != "" }) {
 			return nil, Answer{}, invalid("%.80q is not a snapshot of a gateway of %s: stoker snapshots %s lists them", snapshot, name, name)
 		}
 		if gs.Annotations[v1alpha1.AnnotationRestore] == value {
@@ -136,6 +137,12 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 		}
 		return map[string]*string{v1alpha1.AnnotationRestore: &value}, answer, nil
 	})
+}
+
+// hasGateway reports whether a gateway of gs may have a name that matches. A very large fleet has gateways without a row in the status.
+func hasGateway(gs *v1alpha1.GatewaySync, matches func(name string) bool) bool {
+	rows, o := gs.Status.DiscoveredGateways, gs.Status.Outcome
+	return o != nil && int(o.Total) > len(rows) || slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool { return matches(g.Name) })
 }
 
 // Retry requests that the gateways which rolled back the target commit deliver it again.

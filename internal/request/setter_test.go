@@ -82,6 +82,36 @@ func TestAPIServerPauseAndResume(t *testing.T) {
 	assert.True(t, apierrors.IsNotFound(err))
 }
 
+// Above 2,000 gateways, the status leaves out rows, those of healthy gateways first.
+func TestRequestsOfGatewaysWithoutRow(t *testing.T) {
+	client, namespace := served(t)
+	syncs := kube.GatewaySyncs(client, namespace)
+	_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"bidirectional":{"enabled":true}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s := NewSetter(client, nil)
+	propose := func(gateway string) error { _, err := s.Propose(t.Context(), namespace, "plant", gateway); return err }
+	restore := func(snapshot string) error {
+		_, err := s.Restore(t.Context(), namespace, "plant", snapshot)
+		return err
+	}
+	// sequence: the fleet grows
+	for _, c := range []struct {
+		total int
+		known bool
+	}{{1, false}, {2, true}} {
+		_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, fmt.Appendf(nil, `{"status":{"outcome":{"phase":"Progressing","total":%d},"discoveredGateways":[{"name":"line-0"}]}}`, c.total),
+			metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		assert.NoError(t, propose("line-0"))
+		assert.NoError(t, restore("line-0-20260212-102000"))
+		assert.Equal(t, c.known, propose("line-1") == nil)
+		assert.Equal(t, c.known, restore("line-1-20260212-102000") == nil)
+		assert.ErrorContains(t, propose(""), "has no gateway")
+		assert.ErrorContains(t, propose("line 1"), "has no gateway")
+		assert.ErrorContains(t, restore("line-1"), "is not a snapshot")
+	}
+}
+
 type deciding struct {
 	decide func(*v1alpha1.GatewaySync) (Request, string, error)
 }
