@@ -33,11 +33,11 @@ func (s *Setter) Rollback(ctx context.Context, namespace, name, failed, to, by, 
 		if Taken(o, by, id) {
 			return nil, Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was already carried out", id, by)}, nil
 		}
-		r, answer, err := rollback(o, to)
+		r, answer, err := rollback(o, to, s.now())
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
-		if still, err := desiresFailed(o, failed); !still || err != nil {
+		if still, err := desiresFailed(o, failed, s.now()); !still || err != nil {
 			answer = Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: the failed commit is no longer desired"}
 			return nil, answer, err
 		}
@@ -56,29 +56,29 @@ func (s *Setter) Rollback(ctx context.Context, namespace, name, failed, to, by, 
 }
 
 // desiresFailed reports whether the desired ref resolves to the failed commit; "" means any commit.
-func desiresFailed(o v1alpha1.Requestable, failed string) (bool, error) {
+func desiresFailed(o v1alpha1.Requestable, failed string, now time.Time) (bool, error) {
 	switch status := desiredref.RefStatusOf(o); {
 	case failed == "":
 		return true, nil
 	case status.Current && status.Ref == "": // the request is not valid
 		return false, nil
 	case !status.Current, status.Commit == "":
-		return false, errTooEarly(o)
+		return false, errTooEarly(o, now)
 	default:
 		return status.Commit == failed, nil
 	}
 }
 
 // errTooEarly returns why the commit of the desired ref is not known.
-func errTooEarly(o v1alpha1.Requestable) error {
-	return fmt.Errorf("%w: %s", ErrTooEarly, verdict(o).Message)
+func errTooEarly(o v1alpha1.Requestable, now time.Time) error {
+	return fmt.Errorf("%w: %s", ErrTooEarly, verdict(o, now).Message)
 }
 
 // verdict reads the outcome of an object, whatever its kind.
-func verdict(o v1alpha1.Requestable) Verdict {
+func verdict(o v1alpha1.Requestable, now time.Time) Verdict {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
-		return Read(o, "", nil, time.Time{})
+		return Read(o, "", nil, now)
 	case *v1alpha1.ConfigSync:
 		return ReadConfig(o, "")
 	}
@@ -86,7 +86,7 @@ func verdict(o v1alpha1.Requestable) Verdict {
 }
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
-func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
+func rollback(o v1alpha1.Requestable, to string, now time.Time) (Request, Answer, error) {
 	q, status := desiredref.InputsOf(o), desiredref.RefStatusOf(o)
 	if q.NotRequestable != "" {
 		return Request{}, Answer{}, invalid("%s", q.NotRequestable)
@@ -100,7 +100,7 @@ func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
 	}
 	r := status.Rollback
 	if !status.Current || r == nil {
-		return Request{}, Answer{}, errTooEarly(o)
+		return Request{}, Answer{}, errTooEarly(o, now)
 	}
 	spec := status.Ref == q.Spec
 	if to == "" && r.Commit == "" || commit == status.Commit || strings.EqualFold(commit, status.Ref) || spec && commit == r.Unless {

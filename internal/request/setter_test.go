@@ -214,19 +214,19 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 }
 
 func TestRollbackReadsStatus(t *testing.T) {
-	r, _, err := rollback(rolled(), "")
+	r, _, err := rollback(rolled(), "", noon)
 	require.NoError(t, err)
 	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
 
 	t.Run("to an earlier commit", func(t *testing.T) {
-		r, _, err := rollback(rolled(), "aaaaaaa0")
+		r, _, err := rollback(rolled(), "aaaaaaa0", noon)
 		require.NoError(t, err)
 		assert.Equal(t, Request{Ref: "aaaaaaa0" + commitA[8:], Unless: commitB}, r)
 	})
 	t.Run("from a request", func(t *testing.T) {
 		gs := rolled()
 		gs.Status.Rollback.Unless = ""
-		r, _, err := rollback(gs, "")
+		r, _, err := rollback(gs, "", noon)
 		require.NoError(t, err)
 		assert.Equal(t, Request{Ref: commitA}, r)
 	})
@@ -245,7 +245,7 @@ func TestRollbackToRunningCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := rolled()
 			c.change(gs)
-			_, answer, err := rollback(gs, c.to)
+			_, answer, err := rollback(gs, c.to, noon)
 			require.NoError(t, err)
 			assert.Equal(t, Unchanged, answer.Outcome)
 			assert.Contains(t, answer.Message, "nothing to roll back")
@@ -254,36 +254,47 @@ func TestRollbackToRunningCommit(t *testing.T) {
 }
 
 func TestRollbackWaitsForLead(t *testing.T) {
-	for name, change := range map[string]func(*v1alpha1.GatewaySync){
-		"another generation": func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 },
-		"another request":    func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "v2") },
-		"not resolved":       func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback = nil },
-		"no outcome":         func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome = nil },
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.GatewaySync)
+		says   string
+	}{
+		"another generation": {func(gs *v1alpha1.GatewaySync) { gs.Generation = 2 }, "the lead has not read generation 2 of the spec yet"},
+		"another request":    {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedRef, "v2") }, "the lead has not read the request yet"},
+		"not resolved": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Rollback, gs.Status.ConfirmedAt = nil, &metav1.Time{Time: noon}
+			answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main", Total: 2, Reason: v1alpha1.ReasonGitTimeout, Message: "git: timeout"})
+		}, "git: timeout"},
+		"no lead": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Rollback = nil
+			answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main", Total: 2, Reason: v1alpha1.ReasonGitTimeout, Message: "git: timeout"})
+		}, "no agent leads"},
+		"no outcome": {func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome = nil }, "neither an agent nor the injector"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := rolled()
-			change(gs)
-			_, _, err := rollback(gs, "")
+			c.change(gs)
+			_, _, err := rollback(gs, "", noon)
 			assert.ErrorIs(t, err, ErrTooEarly)
+			assert.ErrorContains(t, err, c.says)
 		})
 	}
 }
 
 func TestRollbackTarget(t *testing.T) {
 	gs := rolled()
-	r, _, err := rollback(gs, "AAAAAAA0")
+	r, _, err := rollback(gs, "AAAAAAA0", noon)
 	require.NoError(t, err)
 	assert.Equal(t, "aaaaaaa0"+commitA[8:], r.Ref)
 	for to, words := range map[string]string{
 		commitB: "not in the history", "aaaaaa": "digits", "main": "not a commit", "aaaaaaa": "more digits", commitA + "a": "not a commit",
 	} {
 		t.Run(fmt.Sprintf("%.10s", to), func(t *testing.T) {
-			_, _, err := rollback(gs, to)
+			_, _, err := rollback(gs, to, noon)
 			assert.ErrorContains(t, err, words)
 		})
 	}
 	gs.Status.LastGood, gs.Status.History = nil, nil
-	_, _, err = rollback(gs, "")
+	_, _, err = rollback(gs, "", noon)
 	assert.ErrorContains(t, err, "nothing to go back to")
 }
 
@@ -335,10 +346,10 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := rolled()
 			c.change(gs)
-			still, err := desiresFailed(gs, commitB)
+			still, err := desiresFailed(gs, commitB, noon)
 			assert.Equal(t, c.still, still)
 			assert.Equal(t, c.early, errors.Is(err, ErrTooEarly), "%v", err)
-			still, err = desiresFailed(gs, "")
+			still, err = desiresFailed(gs, "", noon)
 			assert.NoError(t, err)
 			assert.True(t, still)
 		})

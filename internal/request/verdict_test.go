@@ -286,6 +286,6 @@ func FuzzRead(f *testing.F) {
 			require.True(t, desiredref.Current(gs))
 			require.True(t, gs.Status.Confirmed(noon))
 		}
-		_, _, _ = rollback(gs, ref) // must not panic
+		_, _, _ = rollback(gs, ref, noon) // must not panic
 	})
 }
