@@ -31,7 +31,7 @@ func Stuck(p *corev1.Pod) string {
 			return truncate("the image of container " + c.Name + " cannot be pulled")
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
 			return truncate("container " + c.Name + " cannot be created: " + w.Message)
-		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
+		case last != nil && crashing(&c, last):
 			return truncate(fmt.Sprintf("container %s keeps crashing: %s, the last exit was %d%s",
 				c.Name, restarts(c.RestartCount), last.ExitCode, exitReason(last)))
 		}
@@ -40,6 +40,14 @@ func Stuck(p *corev1.Pod) string {
 		return Pending
 	}
 	return ""
+}
+
+// crashing reports whether a container that has ended before keeps ending. One that ended once and runs again does not.
+func crashing(c *corev1.ContainerStatus, last *corev1.ContainerStateTerminated) bool {
+	if c.State.Running != nil {
+		return c.RestartCount > 1 && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun)
+	}
+	return c.State.Terminated == nil || c.State.Terminated.ExitCode != 0
 }
 
 // restarts returns the number of restarts, rounded down, so that a container that crashes for days changes the text only a few times.
