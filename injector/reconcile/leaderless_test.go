@@ -401,4 +401,19 @@ func TestSpecChangeWithoutAgents(t *testing.T) {
 	assert.Zero(t, l.away(9*time.Minute, pod())[request.Failed])
 	l.away(2*time.Minute, pod())
 	assert.Equal(t, request.Failed, l.look())
+
+	t.Run("the commit of the new spec is not known", func(t *testing.T) {
+		l := newLone(t)
+		l.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: older, At: metav1.NewTime(noon)}
+		l.leads(time.Minute)
+		l.away(time.Minute, pod())
+		require.Equal(t, newer, l.gs.Status.Outcome.Commit)
+		require.NotNil(t, l.gs.Status.Rollback)
+		l.gs.Spec.Git.Repo, l.gs.Generation = "https://git.example.com/b.git", 2
+		for range 2 { // sequence: the second pass reads the status of the first
+			l.gs.Status = *leaderless(l.gs, pod(), l.now)
+			assert.Empty(t, l.gs.Status.Outcome.Commit)
+			assert.Nil(t, l.gs.Status.Rollback)
+		}
+	})
 }

@@ -132,17 +132,25 @@ func (f *facts) goesBack() bool {
 	return f.Ref.Desired.GoesBack(f.Target.Commit, f.last.RanEverywhere)
 }
 
-// conditionReason matches the reasons that the API server admits in a condition. The API server admits any
-// text as the reason of a report, a row or an outcome.
+// maxReason bounds the reason of a row and of an outcome, in bytes.
+const maxReason = 64
+
+// conditionReason matches the reasons that the API server admits in a condition, up to 1,024 bytes. The API server admits any
+// text of at most maxReason characters as the reason of a report, a row or an outcome.
 var conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
-// condition returns a condition of the current generation. putCondition adds its type. A reason that a condition cannot have becomes
-// Progressing, because the API server would reject the whole status.
-func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) *metav1.Condition {
-	if !conditionReason.MatchString(string(reason)) {
-		reason = v1alpha1.ReasonProgressing
+// admitted returns a reason that both a condition and an outcome can have. Any other becomes Progressing, because the API server would
+// reject the whole status.
+func admitted(reason v1alpha1.Reason) v1alpha1.Reason {
+	if len(reason) > maxReason || !conditionReason.MatchString(string(reason)) {
+		return v1alpha1.ReasonProgressing
 	}
-	return &metav1.Condition{Status: status, Reason: string(reason), Message: failure.Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
+	return reason
+}
+
+// condition returns a condition of the current generation. putCondition adds its type.
+func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) *metav1.Condition {
+	return &metav1.Condition{Status: status, Reason: string(admitted(reason)), Message: failure.Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
 }
 
 // maxMessage bounds the text of a condition, an event or a row, in bytes.

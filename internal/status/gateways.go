@@ -192,7 +192,7 @@ func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 // report copies what an agent reports. A report about an earlier target or spec does not describe the current state.
 func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.Profile, g.AgentVersion = failure.Cut(r.Profile, 63), failure.Cut(r.AgentVersion, 64)
-	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(failure.Cut(string(r.Reason), 64)), failure.Cut(r.Message, maxMessage)
+	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(failure.Cut(string(r.Reason), maxReason)), failure.Cut(r.Message, maxMessage)
 	g.LastScanResult, g.Drift = failure.Cut(r.Scan, maxScan), r.Drift.Files
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)

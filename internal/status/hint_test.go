@@ -225,8 +225,9 @@ func TestReasonsOfConditions(t *testing.T) {
 		for _, c := range st.Conditions {
 			assert.Regexp(t, `^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`, c.Reason, c.Type)
 		}
+		assert.LessOrEqual(t, len(st.Outcome.Reason), maxReason)
 	}
-	for _, reason := range []v1alpha1.Reason{"x y", "9", "Odd.", "\x00", "…"} {
+	for _, reason := range []v1alpha1.Reason{"x y", "9", "Odd.", "\x00", "…", v1alpha1.Reason(strings.Repeat("A", 65))} {
 		t.Run(fmt.Sprintf("%q", reason), func(t *testing.T) {
 			s := synced(t, 2)
 			s.fails(0, reason, "odd")
@@ -241,6 +242,40 @@ func TestReasonsOfConditions(t *testing.T) {
 
 			s.GatewaySync.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Reason: reason}
 			valid(t, WithoutLead(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
+		})
+	}
+	for _, kind := range []string{v1alpha1.ConditionProfilesValid, v1alpha1.ConditionRefResolved} {
+		t.Run("a condition "+kind+" with a longer reason than an outcome", func(t *testing.T) {
+			s := synced(t, 2)
+			s.Ref.Polled, s.Target.Commit, s.GatewaySync = false, "", s.GatewaySync.DeepCopy()
+			c := meta.FindStatusCondition(s.GatewaySync.Status.Conditions, kind)
+			c.Status, c.Reason = metav1.ConditionFalse, strings.Repeat("A", 65)
+			sum := Summarize(s.Seen)
+			valid(t, &sum.Status)
+			valid(t, WithoutLead(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now}))
+		})
+	}
+}
+
+// C13: status.approval takes only a commit, and only the name of a stage.
+func TestForgedTargetAndRollout(t *testing.T) {
+	for name, c := range map[string]struct {
+		commit, stage string
+		want          *v1alpha1.Approval
+	}{
+		"as it should be":   {commitA, "prod", &v1alpha1.Approval{Commit: commitA, Stage: "prod"}},
+		"not a stage":       {commitA, "Prod!", nil},
+		"not a commit":      {"main", "prod", nil},
+		"an upper-case one": {strings.ToUpper(commitA), "prod", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := synced(t, 1)
+			s.GatewaySync = s.GatewaySync.DeepCopy()
+			s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "prod", RequireApproval: true}}}
+			s.GatewaySync.Status.Target.Commit = c.commit
+			s.GatewaySync.Status.Rollout = &v1alpha1.RolloutStatus{Commit: c.commit, Stage: c.stage, Phase: v1alpha1.RolloutWaiting}
+			st := WithoutLead(Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
+			assert.Equal(t, c.want, st.Approval)
 		})
 	}
 }

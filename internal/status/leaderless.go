@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -83,12 +84,20 @@ func (l Leaderless) facts(absence Absence, rows []v1alpha1.DiscoveredGateway) *f
 		f.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
 		moved := f.Ref.Err == nil && t.Ref != f.Ref.Desired.Ref
 		f.sameTarget = !moved && f.last.ObservedGeneration == gs.Generation
-		f.resolved = f.sameTarget && t.Commit != "" && f.Ref.Err == nil && f.Ref.Desired.CheckCommit(t.Commit) == nil
+		f.resolved = !moved && f.resolvedByLead() && f.Ref.Err == nil && f.Ref.Desired.CheckCommit(t.Commit) == nil
 	}
 	for i := range rows {
 		f.fleet = append(f.fleet, gateway{DiscoveredGateway: rows[i]})
 	}
 	return f
+}
+
+// resolvedByLead reports whether the last lead resolved the target for the current spec. status.observedGeneration does not show it, because the
+// injector writes it, too. Other pods can write a target that is not a commit.
+func (f *facts) resolvedByLead() bool {
+	c := f.lastCondition(v1alpha1.ConditionRefResolved)
+	return c != nil && c.Status != metav1.ConditionUnknown && c.ObservedGeneration == f.GatewaySync.Generation &&
+		len(f.target.Commit) == 40 && syntax.IsCommitPrefix(f.target.Commit)
 }
 
 // total returns how many gateways are known: a very large fleet has more gateways than rows.

@@ -25,7 +25,7 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: d.Ref, Total: int32(len(f.fleet)),
 		Reason: v1alpha1.Reason(ready.Reason), Message: ready.Message}
 	say := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
-		o.Phase, o.Reason, o.Message = phase, reason, failure.Cut(message, maxMessage)
+		o.Phase, o.Reason, o.Message = phase, admitted(reason), failure.Cut(message, maxMessage)
 	}
 	if polled && f.resolved {
 		o.Commit, o.Synced = f.Target.Commit, int32(f.fleet.synced())
@@ -159,7 +159,9 @@ func (f *facts) waitingStage() string {
 	}
 	switch r.Phase {
 	case v1alpha1.RolloutWaiting:
-		return r.Stage
+		if slices.Contains(f.GatewaySync.StageNames(), r.Stage) {
+			return r.Stage
+		}
 	case v1alpha1.RolloutDone:
 		for i := range f.fleet {
 			g := &f.fleet[i]
