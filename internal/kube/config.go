@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"stoker.io/stoker/internal/backoff"
 )
@@ -83,14 +84,15 @@ const RequestTimeout = 65 * time.Second
 // no bound.
 func (c Clients) WithRate(perSecond float32, burst int, timeout time.Duration) (Clients, error) {
 	config := rest.CopyConfig(c.Config)
-	config.RateLimiter, config.Timeout = nil, timeout
+	config.Timeout = timeout
 	return connectTo(config, config.UserAgent, perSecond, burst)
 }
 
 func connectTo(config *rest.Config, agent string, perSecond float32, burst int) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = agent
-	config.QPS, config.Burst = perSecond, burst
+	// Without it, the client of each API group would have a limit of its own.
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(perSecond, burst)
 	clock := &Clock{}
 	config.Wrap(clock.transport)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })

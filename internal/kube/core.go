@@ -19,7 +19,6 @@ import (
 	rbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
 // Core has the clients of the API groups that the programs use. client-go's kubernetes.Interface, which implements it, has one for every
@@ -53,12 +52,8 @@ type core struct {
 	rbac                  *rbacv1.RbacV1Client
 }
 
-// newCore returns clients that share the connections of client and the rate limit of config.
+// newCore returns clients that share the connections of client, and the rate limit of config if its RateLimiter is set.
 func newCore(config *rest.Config, client *http.Client) (*core, error) {
-	config = rest.CopyConfig(config)
-	if config.RateLimiter == nil && config.QPS > 0 { // as in client-go; otherwise each group would have a limit of its own
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
-	}
 	c := &core{}
 	for _, err := range []error{
 		connectGroup(&c.discovery, discovery.NewDiscoveryClientForConfigAndClient, config, client),

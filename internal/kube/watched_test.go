@@ -217,6 +217,26 @@ func (d *dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Date": {date}}, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
 }
 
+func TestClientsShareRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients, err := ConnectTo(&rest.Config{Host: "http://server.invalid", Transport: &dated{}}, "test")
+		require.NoError(t, err)
+		others, err := ConnectTo(clients.Config, "test")
+		require.NoError(t, err)
+		// sequence: the other clients have a limit of their own
+		for _, c := range []Clients{clients, others} {
+			began := time.Now()
+			for range 40 { // 80 requests: a burst of 40, then 20 per second
+				_, err := c.Core.CoreV1().Pods("plant").Get(t.Context(), "x", metav1.GetOptions{})
+				require.Error(t, err)
+				_, err = SyncTargets(c.Dynamic, "plant").Get(t.Context(), "x")
+				require.Error(t, err)
+			}
+			assert.WithinDuration(t, began.Add(2*time.Second), time.Now(), 100*time.Millisecond)
+		}
+	})
+}
+
 func TestServerTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &dated{}
