@@ -21,6 +21,7 @@ import (
 
 const (
 	refBytes       = 256      // of an advertisement, for each allowed ref
+	minToken       = 8        // bytes of the shortest token: shorter names, such as git, occur in texts by chance
 	maxNegotiation = 16 << 20 // bytes of an answer before the pack: go-git keeps the shallow commits that it lists
 )
 
@@ -87,7 +88,7 @@ func (g *roundTripper) authorize(req *http.Request, x *exchange) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
-	if password == "" { // the name is a token
+	if password == "" || len(user) >= minToken { // the name may be the token, as in TOKEN:x-oauth-basic
 		x.secrets = append(x.secrets, user)
 	}
 	return nil
