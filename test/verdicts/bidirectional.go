@@ -26,6 +26,7 @@ func bidirectional() []Case {
 	zero := good("a maximum of 0 files", with("guardrails", O{"maxFilesPerPR": 0}))
 	zero.CRDOnly = empty.CRDOnly
 	many := func(n int) L { return times(n, func(int) any { return "a" }) }
+	mapping := L{O{"source": "a", "destination": "b"}}
 	cases := append(badDebounces, goodDebounces...)
 	cases = append(cases, badBases...)
 	cases = append(cases, badEnums...)
@@ -42,8 +43,12 @@ func bidirectional() []Case {
 		good("no exclude pattern of proposals", with("guardrails", O{"excludePatterns": L{}})),
 		bad("bidirectional sync with a registry", field+"enabled", O{"git": O{"repo": "oci://registry.example.com/plants/line"}, "bidirectional": O{"enabled": true}}),
 		good("bidirectional sync that is off with a registry", O{"git": O{"repo": "oci://registry.example.com/plants/line"}, "bidirectional": O{"enabled": false}}),
+		bad("a profile that proposes with a registry", field+"enabled", O{"git": O{"repo": "oci://registry.example.com/plants/line"},
+			"bidirectional": O{"enabled": false}, "sync": O{"profiles": O{"site": O{"bidirectional": true, "mappings": mapping}}}}),
+		good("bidirectional sync that every profile turns off with a registry", O{"git": O{"repo": "oci://registry.example.com/plants/line"},
+			"bidirectional": O{"enabled": true}, "sync": O{"profiles": O{"site": O{"bidirectional": false, "mappings": mapping}}}}),
 		good("a profile that proposes nothing", O{"bidirectional": O{"enabled": true}, "sync": O{"profiles": O{"site": O{
-			"bidirectional": false, "mappings": L{O{"source": "a", "destination": "b"}}}}}}),
+			"bidirectional": false, "mappings": mapping}}}}),
 		wrongType("a debounce that is a number", with("debounce", 30)),
 		wrongType("a size that is a number", with("guardrails", O{"maxFileSize": 1024})),
 		bad("a list of 65 watched paths", field+"watchPaths", with("watchPaths", many(65))),

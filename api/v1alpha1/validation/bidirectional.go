@@ -39,7 +39,7 @@ func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.Err
 		return nil
 	}
 	errs := validateBranches(path, gs)
-	if b.Enabled && syntax.IsRegistry(gs.Spec.Git.Repo) {
+	if gs.Proposes() && syntax.IsRegistry(gs.Spec.Git.Repo) {
 		errs = append(errs, field.Forbidden(path.Child("enabled"), proposalsNeedGit))
 	}
 	errs = append(errs, validatePatterns(path.Child("watchPaths"), b.WatchPaths, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
