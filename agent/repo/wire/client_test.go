@@ -250,8 +250,8 @@ func TestCredentials(t *testing.T) {
 		assert.ErrorContains(t, err, "no such user REDACTED of Basic REDACTED")
 		assert.NotContains(t, err.Error(), basic)
 	})
-	t.Run("an echoed token that is the name in the URL is redacted", func(t *testing.T) {
-		for name, says := range map[string]string{tripwire: "no such user REDACTED", "git": "no such user git"} {
+	for name, says := range map[string]string{tripwire: "no such user REDACTED", "git": "no such user git"} {
+		t.Run("the user name of the URL is redacted if it may be a token: "+name, func(t *testing.T) {
 			g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic(name, "x-oauth-basic")})
 			text := "ERR no such user " + name
 			g.Server.Inject(gitserver.Rewrite(func([]byte) []byte { return fmt.Appendf(nil, "%04x%s", len(text)+4, text) }))
@@ -259,8 +259,8 @@ func TestCredentials(t *testing.T) {
 			_, err := r.Resolve(t.Context(), "main")
 			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 			assert.ErrorContains(t, err, says)
-		}
-	})
+		})
+	}
 	t.Run("the log has no credentials", func(t *testing.T) {
 		var log bytes.Buffer
 		l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
