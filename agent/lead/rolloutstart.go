@@ -21,7 +21,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
 	retry := annotation.Retry(r.gs)
 	next := &v1alpha1.TargetRollout{Rules: rules, Order: orderOf(r.gs), Retry: retry, Steps: steps, From: r.lastGood()}
-	if r.published.Commit == "" && r.aborted(next) {
+	if r.published.Commit == "" && (r.aborted(next) || r.unfinished()) {
 		return next, true
 	}
 	moved := r.want.Commit != r.published.Commit
@@ -64,6 +64,12 @@ func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	t.Open = min(max(was.Step, 0), t.Steps)
 	r.setFailed(t, cmp.Or(why, "the rollout was aborted"))
 	return true
+}
+
+// unfinished reports whether the status has an open rollout of the commit. It may be about other settings than those that ran everywhere.
+func (r *rollout) unfinished() bool {
+	was := r.gs.Status.Rollout
+	return was != nil && was.Commit == r.want.Commit && was.Phase != v1alpha1.RolloutDone
 }
 
 // first reports whether no gateway runs anything yet, so that a rollout protects nothing.

@@ -207,6 +207,13 @@ func TestRolloutOfChange(t *testing.T) {
 		"first stages":                 {func(l *line) { l.published.Rollout = nil }, 6, v1alpha1.RolloutDone},
 		"first stages, another commit": {func(l *line) { l.published.Rollout = nil; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
 		"the target was deleted":       {func(l *line) { l.published = v1alpha1.SyncTargetSpec{}; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"the target was deleted while other mappings roll out": {func(l *line) {
+			l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
+			l.gs.Generation++
+			l.settle()
+			l.published, l.want.Rollout = v1alpha1.SyncTargetSpec{}, nil
+		}, 6, v1alpha1.RolloutSoaking},
+		"the target was deleted after a rollout": {func(l *line) { l.settle(); l.published, l.want.Rollout = v1alpha1.SyncTargetSpec{}, nil }, 6, v1alpha1.RolloutDone},
 		"a new fleet": {func(l *line) {
 			l.published, l.gs.Status.LastGood, l.want.Commit = v1alpha1.SyncTargetSpec{}, nil, commitB
 			for name := range l.at {
