@@ -83,6 +83,9 @@ func parseMapping(m v1alpha1.Mapping, f *Facts) (parsed Mapping, err error) {
 	if parsed.Source, err = parsePathTemplate("source", m.Source, f); err != nil {
 		return Mapping{}, err
 	}
+	if render.IsTemplate([]byte(m.Source)) {
+		parsed.SourceTemplate = m.Source
+	}
 	if parsed.Destination, err = parsePathTemplate("destination", m.Destination, f); err != nil {
 		return Mapping{}, err
 	}

@@ -206,7 +206,7 @@ func byDefinition(pattern, path string) bool {
 }
 
 func TestSourceOf(t *testing.T) {
-	changes := Changes{Mappings: []Origin{{"shared/lib", "projects"}, {"gw.conf", "ignition.conf"}, {".", "config"}}}
+	changes := Changes{Mappings: []Origin{{Source: "shared/lib", Destination: "projects"}, {Source: "gw.conf", Destination: "ignition.conf"}, {Source: ".", Destination: "config"}}}
 	for path, c := range map[string]struct {
 		origin uint16
 		want   string

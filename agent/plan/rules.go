@@ -47,6 +47,7 @@ type Facts = render.Facts
 // Mapping brings one path of the commit to one path of the data directory.
 type Mapping struct {
 	Source, Destination Path
+	SourceTemplate      string // of Source; "" if it has no template
 	Kind                SourceKind
 	Required            bool
 	// Template reports whether the mapping's text files are templates.
@@ -232,7 +233,7 @@ func (m *Mapping) VolatileValues() string {
 
 // Origin returns the mapping as the manifest names it.
 func (m *Mapping) Origin() Origin {
-	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
+	return Origin{Source: string(m.Source), Destination: string(m.Destination), Template: m.SourceTemplate}
 }
 
 // Origins returns the mappings as the manifest names them.
@@ -251,7 +252,7 @@ func (r *Rules) LeavesAlone(path string) bool {
 
 // HasMapping reports whether the rules have the mapping that a record names.
 func (r *Rules) HasMapping(o Origin) bool {
-	return slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Origin() == o })
+	return slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Origin().SameMapping(o) })
 }
 
 // String returns source and destination for messages.

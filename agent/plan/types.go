@@ -233,6 +233,13 @@ func (h Header) Before(next Header) []ID {
 // Origin names a mapping.
 type Origin struct {
 	Source, Destination string
+	// Template is the template that gave Source, or "".
+	Template string `json:",omitempty"`
+}
+
+// SameMapping reports whether the rules of o and p have the same mapping. A template may give it another source for each commit.
+func (o Origin) SameMapping(p Origin) bool {
+	return o.Destination == p.Destination && o.Template == p.Template && (o.Source == p.Source || o.Template != "")
 }
 
 // Manifest is the record of the owned files, sorted bytewise by path. Implementations need not load it whole.

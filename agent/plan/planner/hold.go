@@ -97,8 +97,8 @@ type lostSources map[string]int
 // count counts an owned file that came from the mapping o, if missing has the mapping.
 func (s lostSources) count(o plan.Origin, missing []plan.Mapping) {
 	for _, m := range missing {
-		if m.Origin() == o {
-			s[o.Source]++
+		if m.Origin().SameMapping(o) {
+			s[string(m.Source)]++
 		}
 	}
 }

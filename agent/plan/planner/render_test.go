@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -167,6 +168,54 @@ func TestTemplatesOfCommit(t *testing.T) {
 		s.facts.Ref = "release"
 		c = s.deliver(files, mode)
 		assert.Equal(t, map[string]plan.Op{"projects/t/a/version.txt": plan.Update}, done(c), "the same commit, another ref")
+	})
+}
+
+// A source that follows the ref is one mapping: a sync deletes the files that the other ref lacks, as if both were one folder.
+func TestTemplateOfSource(t *testing.T) {
+	const view, bad, shared = "projects/p/view.json", "projects/p/bad.py", "projects/p/code.py"
+	files := plantest.Pairs("releases/v1/"+view, "1", "releases/v1/"+bad, "1", "releases/v2/"+view, "1", "shared/p/code.py", "1")
+	for name, c := range map[string]struct {
+		change func(*studio)
+		want   map[string]plan.Op // deletions and releases
+		saved  string             // content of bad in lost+found
+	}{
+		"another ref":              {func(s *studio) { s.facts.Ref = "v2" }, map[string]plan.Op{bad: plan.Delete}, ""},
+		"another ref, edited file": {func(s *studio) { s.facts.Ref = "v2"; s.disk.Write(bad, "by hand") }, map[string]plan.Op{bad: plan.Delete}, "by hand"},
+		"another template":         {func(s *studio) { s.profile.Mappings[0].Source = "releases/v2/{{.Vars.dir}}" }, map[string]plan.Op{bad: plan.Release}, ""},
+		"no template":              {func(s *studio) { s.profile.Mappings[0].Source = "releases/v2/projects" }, map[string]plan.Op{bad: plan.Release}, ""},
+		"removed mapping":          {func(s *studio) { s.profile.Mappings = s.profile.Mappings[1:] }, map[string]plan.Op{view: plan.Release, bad: plan.Release}, ""},
+		"removed other mapping":    {func(s *studio) { s.profile.Mappings = s.profile.Mappings[:1] }, map[string]plan.Op{shared: plan.Release}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStudio(t, dir("releases/{{.Ref}}/projects", "projects"), dir("shared", "projects"))
+			s.profile.Vars["dir"], s.facts.Ref = "projects", "v1"
+			s.deliver(files)
+			c.change(s)
+			got := done(s.deliver(files))
+			maps.DeleteFunc(got, func(_ string, op plan.Op) bool { return op != plan.Delete && op != plan.Release })
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, c.saved, s.lost[bad])
+		})
+	}
+	t.Run("rollback", func(t *testing.T) {
+		s := newStudio(t, dir("releases/{{.Ref}}/projects", "projects"))
+		for _, ref := range []string{"v2", "v1", "v2"} { // sequence: v1 fails
+			s.facts.Ref = ref
+			s.deliver(files)
+		}
+		_, there := s.disk.Content(bad)
+		assert.False(t, there)
+	})
+	t.Run("ref without source", func(t *testing.T) {
+		s := newStudio(t, dir("releases/{{.Ref}}/projects", "projects"))
+		s.facts.Ref = "v1"
+		s.deliver(files)
+		s.facts.Ref = "v3"
+		c, err := planner.Compute(s.at(files))
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Contains(t, c.Held.Message, "no longer has releases/v3/projects")
 	})
 }
 
