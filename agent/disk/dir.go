@@ -46,13 +46,13 @@ type Options struct {
 	Log *slog.Logger // nil: no log
 	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed. 0 means 256 MiB.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump. 0 means 30 days.
+	// LostFoundAge is how long a folder of lost+found is kept at least. Usually it is kept twice as long. 0 means 30 days.
 	LostFoundAge time.Duration
 	// AllowUnseeded accepts a directory that Ignition has not seeded, for a directory without a gateway.
 	AllowUnseeded bool
 	// ReadOnly opens the directory without a lock and without recovery. Nothing is written.
 	ReadOnly bool
-	// MaxFiles is the maximum number of owned files. The maximum size of files in .stoker follows from it. Values below
+	// MaxFiles is the maximum number of owned files. The limits for the manifest and the journal follow from it. Values below
 	// 500,000 count as 500,000.
 	MaxFiles int
 	// MaxBlob is the size in bytes above which a file is not hashed, because the agent accepts no blob of that size
@@ -283,7 +283,7 @@ func (d *Dir) LostAndFound() ([]Lost, error) { return d.lost.List() }
 // LostAndFoundBytes returns the size of lost+found.
 func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.Bytes() }
 
-// LostAndFoundMax returns the size above which its oldest folders are removed.
+// LostAndFoundMax returns the size above which the oldest folders of lost+found are removed.
 func (d *Dir) LostAndFoundMax() int64 { return d.o.LostFoundMax }
 
 // OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.

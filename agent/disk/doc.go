@@ -67,7 +67,7 @@
 // the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done. The files of a
 // directory that moved with one rename are removed, because a full disk may have no room for their slots. Then it removes the
 // undo file, and 8 follows. If the gateway has written to a new file meanwhile, or has replaced it, that file stays. A sync is
-// also rolled back if 4 finds a file that the plan did not see, and the caller wants to keep such files: see RefuseForeign.
+// also rolled back if 4 finds files that the gateway wrote after the plan, unless lost+found may take them: see ForeignError.
 //
 // A journal that cannot be read was damaged after it was written, and the content of staging is unknown. Open moves all of
 // staging to lost+found, and marks the manifest incomplete.

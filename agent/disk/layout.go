@@ -166,7 +166,7 @@ func (p *layout) addDirs(exists, dir string) {
 // lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there.
 func (p *layout) lstat(path string) (folder *safe.Folder, fi fs.FileInfo, err error) {
 	dir, name := safe.Split(path)
-	if p.dir != dir { // it does not exist
+	if p.dir != dir { // the directory does not exist
 		return nil, nil, nil
 	}
 	if folder, err = p.r.cur.At(dir); err != nil { // the directory existed a moment ago

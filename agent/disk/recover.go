@@ -152,7 +152,7 @@ func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error 
 	return err
 }
 
-// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. They are left if an
+// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. Old files are there if an
 // interrupted sync was recovered while their volume was not mounted.
 func (d recoverer) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {

@@ -103,8 +103,8 @@ func (r *run) saveIfLost(i int, name string) error {
 	return err
 }
 
-// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the blob
-// id of the file, or the null id if name is "", not a file, or unreadable.
+// save gives a displaced file in staging a second name in lost+found if reasonToSave returns a reason. It returns the blob id of
+// the file, or the null id if name is "", not a file, or unreadable.
 func (r *run) save(i int, name string) (plan.ID, error) {
 	if name == "" {
 		return plan.ID{}, nil
@@ -116,8 +116,8 @@ func (r *run) save(i int, name string) (plan.ID, error) {
 	return id, r.saver.Save(r.stagingOf(i), name, r.Changes[i].Path, reason)
 }
 
-// reasonToSave returns why a displaced entry must be kept, or "" if it has no content, or if the plan saw it and knew that git
-// has it. reasonToSave also returns the id of a file.
+// reasonToSave returns why a displaced entry must be kept. It returns "" for an empty directory, for the content that git wants
+// there, and for content that the plan saw and did not call a conflict. reasonToSave also returns the id of a file.
 func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
 	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Lstat(name)

@@ -66,8 +66,8 @@ func (s *Staged) BackupID(gateway string) (string, error) {
 	return s.d.snapshots.NextID(gateway)
 }
 
-// RestoreManifest makes Apply write the manifest from before the sync of a snapshot with the records of the changes, instead of the current
-// manifest with them. It must be called before Apply, and Apply must get the Header of the SnapshotRestore.
+// RestoreManifest makes Apply add the records of the changes to the manifest from before the sync of a snapshot, and not to the current
+// one. It must be called before Apply, and Apply must get the Header of the SnapshotRestore.
 func (s *Staged) RestoreManifest(of *SnapshotRestore) {
 	s.d.writing.Lock()
 	defer s.d.writing.Unlock()

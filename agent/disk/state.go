@@ -135,8 +135,8 @@ func (l *liveFiles) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-// Within returns a plan.State like l whose methods fail when ctx is done: a walk may be long, and a file may take minutes to
-// read.
+// Within returns a plan.State like l whose Stat, BlobID, CopyFile and Walk fail when ctx is done: a walk may be long, and a file
+// may take minutes to read.
 func (l *liveFiles) Within(ctx context.Context) plan.State { return within{l, ctx} }
 
 type within struct {

@@ -145,7 +145,7 @@ func (r rollback) undoWrite(i int) error {
 	return r.run.d.vol.Remove(stg, format.SlotName(i))
 }
 
-// undoExchange exchanges the file at name, which has our bytes, with the one that it replaced, which is old in the staging directory.
+// undoExchange exchanges the file at name, which has our bytes, with the file that it replaced, which is called old in staging.
 func (r rollback) undoExchange(i int, old string, folder *safe.Folder, name string) error {
 	c, stg := &r.run.Changes[i], r.run.stagingOf(i)
 	if r.run.replayed && c.Found.Kind == plan.Missing {

@@ -14,7 +14,7 @@ import (
 // Edit is a change to one record of the manifest.
 type Edit struct {
 	op  editOp
-	Rec Record // with only the Path for editDrop
+	Rec Record // for editDrop, only the Path counts
 }
 
 type editOp uint8
@@ -22,7 +22,7 @@ type editOp uint8
 const (
 	editSet  editOp = iota + 1
 	editDrop        // drops the record, if any
-	// editSource sets Want, Exec and Origin of the record of a file; there is no record afterwards if there was none, or that of a directory.
+	// editSource sets Want, Exec and Origin of the record of a file. It makes no record for a path without one, and drops that of a directory.
 	editSource
 )
 

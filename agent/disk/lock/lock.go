@@ -148,7 +148,7 @@ func open(own *safe.AgentFolder) (*os.File, error) {
 // byte-range locks, which need that for exclusive locks: most clients return EBADF, some EIO.
 func wantsWriter(err error) bool { return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EIO) }
 
-// writeHolder writes this process into the locked file.
+// writeHolder writes to the locked file which process holds the lock.
 func writeHolder(own *safe.AgentFolder, locked *os.File) error {
 	host, _ := os.Hostname() // informative only
 	b, err := json.Marshal(holder{os.Getpid(), host, own.Vol.Now().UTC()})

@@ -1,5 +1,5 @@
 // Package lostfound keeps what syncs displaced (replaced or removed) and git does not have, in the folder lost+found of .stoker.
-// It removes the oldest beyond a total size and an age.
+// It removes what is too old, and the oldest of the rest while the total is too large.
 package lostfound
 
 import (
@@ -75,8 +75,8 @@ type Folder struct {
 	pruned time.Time     // the time of the last prune; zero makes PruneHourly prune at once
 }
 
-// New returns lost+found in own. If it has more than limit bytes, or something older than age, pruning
-// removes its oldest folders.
+// New returns lost+found in own. Pruning removes its oldest folders while they have more than limit bytes, and folders that are
+// older than age; see tooOld.
 func New(own *safe.AgentFolder, limit int64, age time.Duration) *Folder {
 	return &Folder{own: own, vol: own.Vol, log: own.Vol.Log, max: limit, age: age}
 }
@@ -207,8 +207,8 @@ func (f *Folder) prune() error {
 	return nil
 }
 
-// fromFuture returns 1 if the time in a run's name is later than tomorrow, and otherwise 0. Such a run is the first to go, and not the newest:
-// a program of the gateway made it up, or the clock was wrong.
+// fromFuture returns 1 if the time in a run's name is more than a day ahead, and otherwise 0. Such a run is the first to go, and does not
+// count as the newest: a program of the gateway made it up, or the clock was wrong.
 func fromFuture(name string, now time.Time) int {
 	if at, err := runStart(name); err == nil && at.Sub(now) > wrongClock {
 		return 1

@@ -229,8 +229,9 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 // notice if a directory was renamed or replaced.
 const ReopenAfter = 100 * time.Millisecond
 
-// Walk calls yield for each file below a directory but what is in a folder .stoker, in the order of full paths. It stops and returns false when yield does. depth is
-// that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind, which spares a system call for each file.
+// Walk calls yield for each file below a directory, in the order of full paths. It leaves out folders .stoker. It stops and returns false when
+// yield does. depth is that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind, which spares a system call for
+// each file.
 func Walk(folder *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", folder.Path, MaxDepth))

@@ -17,9 +17,9 @@ const (
 )
 
 // exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the old file gets the second name
-// aside before Staged is renamed over it. What the gateway writes into it until then is found; of what the gateway renames to its name, all but
-// the last moment. Without hard links, the name in folder is missing for a moment, and after a crash until PutBack. If a crash leaves a file aside
-// that has a replacement, the next exchange sets it aside in .stoker.
+// aside before Staged is renamed over it. So the caller sees what the gateway writes into the old file. A file that the gateway renames to its
+// name is lost only in the moment between checkSame and the rename of Staged. Without hard links, the name in folder is missing for a moment; after a
+// crash, it is missing until PutBack. If a crash leaves the file aside beside its replacement, the next exchange sets it aside for good.
 func (f *Files) exchange(own, folder *safe.Folder, name string) error {
 	err := f.vol.Exchange(own, Staged, folder, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
@@ -73,7 +73,7 @@ func checkSame(own, folder *safe.Folder, name string) error {
 	return err
 }
 
-// dropAside removes AsideFile when the names in folder are durable.
+// dropAside makes the names in folder durable, and then removes AsideFile.
 func (f *Files) dropAside(folder *safe.Folder) error {
 	if err := f.vol.SyncDir(folder); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (f *Files) dropAside(folder *safe.Folder) error {
 	return f.own.Drop(AsideFile)
 }
 
-// PutBack puts a file that a crash left aside back at its path, unless that has a file. If it cannot, it logs that, and the next change of a
+// PutBack puts a file that a crash left aside back at its path, unless the path has a file by now. It only logs an error: the next change of a
 // single file tries again.
 func (f *Files) PutBack() {
 	if err := f.alone(func() error { return nil }); err != nil {
@@ -89,9 +89,9 @@ func (f *Files) PutBack() {
 	}
 }
 
-// alone calls do, which changes a single file, after it has put a file back that a crash left aside. While do runs, no other process changes
-// single files: they would use the same names in .stoker. It does not wait, because a program of the gateway could keep it waiting. On a volume
-// without locks, alone only calls do.
+// alone puts back a file that a crash left aside, and then calls do, which changes a single file. Meanwhile it locks .stoker, because other
+// processes that change single files use the same names there. If another process has the lock, alone fails at once, because a program of the
+// gateway could keep it waiting. On a volume without locks, alone does not lock.
 func (f *Files) alone(do func() error) error {
 	dir, err := f.own.Handle()
 	if err != nil {

@@ -1,5 +1,6 @@
 // Package single changes single files of the gateway, without a plan and without a journal: those of lost+found that a user restores, and those
-// of the agent's API key. A file appears complete or not at all, no link is followed, and nothing that git does not have is lost.
+// of the agent's API key. A file appears complete or not at all, and no link is followed. What git does not have is not lost, unless the
+// caller of Edit gives no reason to save it.
 package single
 
 import (
@@ -292,9 +293,9 @@ func (f *Files) restore(l lostfound.Entry, from io.Reader, mode fs.FileMode) err
 	return f.vol.SyncDir(folder)
 }
 
-// onMount opens a .stoker folder on the same mount as the directory folder, because a rename cannot cross mounts. folder must be the
-// directory that cur opened last. In an area other than the data directory, whose .stoker is agent, onMount creates a missing
-// folder. done closes it, and removes it if it is empty.
+// onMount returns the .stoker folder on the mount of the directory folder, because a rename cannot cross mounts. folder must be the
+// directory that cur opened last. On the mount of the data directory, this is agent. On another one, onMount creates a missing .stoker, and
+// done closes it, and removes it if it is empty.
 func onMount(agent *safe.AgentFolder, cur *safe.Cursor, folder *safe.Folder) (own *safe.Folder, done func(), err error) {
 	area, err := safe.AreaOf(cur, folder)
 	if err != nil {

@@ -119,7 +119,7 @@ func (p *priorState) add(id string) error {
 		case len(files) > 0 && int(files[0].change) == i: // also for a new file: the gateway created one at the last moment
 			t.id = files[0].id
 		case c.Found.Kind != plan.File:
-			t.absent = true // lost+found has what was neither file nor nothing
+			t.absent = true // if a link or a directory with files was there, lost+found has it
 		default:
 			t.missing = true
 		}

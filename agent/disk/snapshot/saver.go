@@ -55,8 +55,8 @@ func (s *Saver) Close() {
 }
 
 // Save gives the file that a change displaced a second name in the snapshot. The file is called name in from, and has the blob id
-// id. If that is the null id, because the file is too large for git, Save hashes it, unless it has grown beyond size, the bytes that the
-// plan saw: a snapshot without it could not be restored. A snapshot has nothing but files.
+// id. If id is the null id, it may be a file that is too large for git. Save hashes such a file, unless it has grown beyond size, the
+// bytes that the plan saw: a snapshot without it could not be restored. Save skips what is not a file.
 func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID, size int64) error {
 	if id.IsZero() {
 		var err error
@@ -92,7 +92,7 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 	}
 	vol := s.store.own.Vol
 	var err error
-	if at := syntax.SnapshotTime(s.id); at.After(vol.Now().Add(maxAhead)) { // the clock is late: see futureOf
+	if at := syntax.SnapshotTime(s.id); at.After(vol.Now().Add(maxAhead)) { // the clock is behind: see futureOf
 		err = vol.SetMtime(s.all, s.id, at)
 	}
 	err = errors.Join(err, vol.SyncDir(s.folder), vol.SyncDir(s.all))

@@ -7,8 +7,8 @@
 //	manifest    a second name of the manifest from before the sync
 //	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
 //
-// So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest
-// snapshot undoes the last sync, and restoring an older one undoes all syncs since, for which each of them needs a snapshot.
+// So a snapshot copies no file on a volume with hard links, and its cost depends on the sync and not on the size of the gateway.
+// Restoring the newest snapshot undoes the last sync, and restoring an older one undoes all syncs since, for which each of them needs a snapshot.
 // Therefore a sync that takes no snapshot removes all of them. If it restores a snapshot, this one and older ones stay: the files
 // are again what they were before the sync of that snapshot.
 package snapshot
@@ -75,15 +75,15 @@ func New(own *safe.AgentFolder, limits Limits) *Store {
 const (
 	// maxAhead is how far the time in an id may be ahead of the clock. Beyond it, the id is from another program, or the clock was wrong.
 	maxAhead = 24 * time.Hour
-	// maxLate is how late the clock may be: one that starts in 1970 is.
+	// maxLate bounds how far the clock may be behind. A clock may start in 1970.
 	maxLate = 100 * 365 * 24 * time.Hour
 )
 
 // future is the time from which ids count as those of another program.
 type future time.Time
 
-// futureOf returns a day after the present. That is what the clock shows or, if it is late, the last time at which the manifest, a snapshot or
-// a backup was changed.
+// futureOf returns a day after the present. The present is what the clock shows or, if the clock is behind, the last time at which the
+// manifest, a snapshot or a backup was changed.
 func futureOf(own *safe.AgentFolder) (future, error) {
 	now := own.Vol.Now()
 	latest := now
@@ -116,8 +116,8 @@ func futureOf(own *safe.AgentFolder) (future, error) {
 // has reports whether the time in an id is in the future.
 func (f future) has(id string) bool { return syntax.SnapshotTime(id).After(time.Time(f)) }
 
-// NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock is late or was set back by a day. It sets
-// aside what has an id in the future.
+// NextID returns an id that sorts behind the ids of all snapshots and backups, even if the clock is behind or was set back. It sets aside
+// what has an id in the future.
 func (s *Store) NextID(gateway string) (string, error) {
 	if err := s.setAsideFuture(); err != nil {
 		return "", err
@@ -262,7 +262,7 @@ func (s *Store) List() ([]Snapshot, error) {
 	return list, nil
 }
 
-// describe is read for a snapshot that this process may have taken or read before.
+// describe returns what this process knows of a snapshot, or else reads it.
 func (s *Store) describe(id string) (Snapshot, error) {
 	if x, ok := s.lookUp(id); ok {
 		return x, nil
