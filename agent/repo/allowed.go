@@ -18,8 +18,7 @@ import (
 
 // Admit checks the ref name and the commit of a SyncTarget, because the token of any agent in the namespace can write it, and
 // git hosts also serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is
-// not spec.git.ref, a request must be allowed to name it. Admit returns the full name of the ref, or "" if spec.git.ref is a
-// commit id.
+// not spec.git.ref, a request must be allowed to name it. Admit returns the full name of the ref, or "" if name is a commit id.
 func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, name string, commit plan.ID) (string, error) {
 	ref, err := ParseRef(name)
 	if err != nil {

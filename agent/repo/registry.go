@@ -189,7 +189,7 @@ func (r *registry) noGit() error {
 }
 
 // admitArtifact returns nil if a request may name resolved, a digest or a commit of a registry. It must be the artifact of a tag that
-// matches the patterns, or one that this agent has imported before, which was admitted then. If everything is allowed, any artifact of the
+// matches the patterns, or one that this agent has imported before, which was admitted then. If everything is allowed, any digest of the
 // repository may be named: only a user who may push adds one, while git hosts also serve commits of forks.
 func (a *Refs) admitArtifact(ctx context.Context, s *Store, patterns []string, resolved Resolution) error {
 	r, anything := a.registry, slices.Equal(patterns, (&v1alpha1.GitSpec{}).RequestableRefs())

@@ -44,8 +44,8 @@ func NewVerifier(v v1alpha1.GitVerify, name string, keys func() ([]byte, error))
 	return &Verifier{mode: v.Mode, formats: v.Formats, name: name, keys: keys, now: time.Now}
 }
 
-// Verify returns nil if a commit of the store may be delivered. ref is the requested ref. The error is SignatureInvalid, or says
-// why the tag could not be fetched.
+// Verify returns nil if a commit of the store may be delivered. ref is the requested ref. The error is SignatureInvalid, RefMoved if
+// the tag has another commit now, or says why the commit, the tag or the signatures could not be read.
 func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.ID, ref string) error {
 	text, err := v.keys()
 	if err != nil {

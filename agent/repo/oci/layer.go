@@ -144,8 +144,7 @@ func (u *unpacker) Read(p []byte) (int, error) {
 // contents is what an archive has. It bounds what is kept in memory.
 type contents struct {
 	root *folder
-	// An entry makes a file or a folder, the folders that its path implies, or nothing.
-	entries, made int
+	entries, made int // entries of the archive; files and folders that they make, with the folders that their paths imply
 	names         int // bytes
 }
 

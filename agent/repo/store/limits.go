@@ -13,8 +13,8 @@ type Limits struct {
 	// Objects is the number of objects in one pack; default 4,000,000.
 	Objects int
 	// DeltaBytes is the inflated size of a delta, and of a blob that is its base or its result, because these need space beside
-	// the packs. The default is 512 MiB: git makes no deltas of larger files (core.bigFileThreshold). Only PackBytes and
-	// InflatedBytes bound other blobs: the sync decides whether a file is too large for a gateway.
+	// the packs. The default is 512 MiB: git makes no deltas of larger files (core.bigFileThreshold). It also bounds the blobs of
+	// an Importer. Only PackBytes and InflatedBytes bound other blobs: the sync decides whether a file is too large for a gateway.
 	DeltaBytes int64
 	// TreeBytes is the inflated size of a tree, a commit or a tag. These are read into memory. Default 32 MiB.
 	TreeBytes int64

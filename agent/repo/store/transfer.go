@@ -248,7 +248,7 @@ func (t *Transfer) readFrom(p *pack) (kind, []byte, error) {
 	return o.kind, b.Bytes(), err
 }
 
-// HasCommit reports whether a received pack has Commit, and the pack or the store has the root tree.
+// HasCommit reports whether a received pack has Commit, and the pack has the root tree or, if Base is set, the store has it.
 func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	p, err := openPack(t.root, in.temp)
 	if err != nil {

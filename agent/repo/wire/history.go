@@ -73,8 +73,8 @@ func (c *Client) CommitText(ctx context.Context, t *store.Transfer) ([]byte, err
 	return c.fetchObject(ctx, t, step{wants: []plan.ID{t.Commit}, depth: 1, commitsOnly: true}, t.CommitText)
 }
 
-// TagText returns the bytes of an annotated tag, the id of t, which must be advertised. commit is the target of the tag and must
-// be in the store, so that the server sends the tag alone.
+// TagText returns the bytes of the annotated tag with the id t.Commit, which must be advertised. commit is the target of the tag and
+// must be in the store, so that the server sends the tag alone.
 func (c *Client) TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error) {
 	return c.fetchObject(ctx, t, step{wants: []plan.ID{t.Commit}, base: commit, commitsOnly: true}, t.TagText)
 }

@@ -20,8 +20,8 @@ import (
 
 const maxURL = 2048 // bytes
 
-// URL is the address of a repository: https, http or ssh, or a directory of this machine. It keeps credentials of the address,
-// and never prints them.
+// URL is the address of a repository: of a git server (https, http or ssh), in a registry (oci), or a directory of this machine. It
+// keeps credentials of the address, and never prints them.
 type URL struct {
 	scheme string // https, http, oci, oci+http, ssh or file
 	host   string // lower case, with the port if it is not the default of the scheme; empty for file
