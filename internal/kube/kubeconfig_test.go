@@ -157,9 +157,9 @@ func TestLimitMemory(t *testing.T) {
 	}))
 	defer server.Close()
 	connect := func() Clients {
-		config := &rest.Config{Host: server.URL + "/edge/", QPS: -1}
+		config := &rest.Config{Host: server.URL + "/edge/"}
 		LimitMemory(config, limit, full)
-		clients, err := connectTo(config, "test", -1, 0)
+		clients, err := connectTo(config, "test", 1e6, 1e6)
 		require.NoError(t, err)
 		return clients
 	}
