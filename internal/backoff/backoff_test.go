@@ -38,7 +38,7 @@ func TestBackoffGrowsWithinBounds(t *testing.T) {
 	}
 }
 
-func TestSleep(t *testing.T) {
+func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		assert.True(t, Wait(t.Context(), time.Hour))
