@@ -184,7 +184,8 @@ func (a *applier) applyObject(ctx context.Context, x *object) error {
 	return nil
 }
 
-// takeOverAndApply applies an object if it is still the one that was planned. If that has changed or is gone, takeOverAndApply tries again.
+// takeOverAndApply applies an object. If the object changed or was deleted since it was planned, takeOverAndApply tries again. If another
+// object has its name now, it fails.
 func (a *applier) takeOverAndApply(ctx context.Context, x *object) (*unstructured.Unstructured, error) {
 	for conflicts := 0; ; conflicts++ {
 		done, err := a.tryApply(ctx, x)

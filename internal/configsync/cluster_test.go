@@ -164,7 +164,7 @@ func TestOtherCluster(t *testing.T) {
 		w.fails(v1alpha1.ReasonManifestInvalid, `spec.kubeConfig: key "value" of Secret edge: tokenFile: no file is read: set token`)
 		assert.NotContains(t, w.condition(v1alpha1.ConditionReady).Message, e.token)
 	})
-	// G10: the program that is shared contacts no address that only it can reach.
+	// G10: the shared program contacts no address that only the program can reach.
 	for name, server := range map[string]string{"metadata": "https://169.254.169.254", "itself": "https://127.0.0.1:8083", "Azure": "https://168.63.129.16"} {
 		t.Run("address: "+name, func(t *testing.T) {
 			w.secret(t, "value", e.kubeconfig(t, server))
@@ -178,7 +178,7 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
-// G10: a server that answers with more than the memory of the program ends the run, and only that.
+// G10: if the answers of a server need too much memory, the run ends, but not the program.
 func TestOtherClusterAnswersTooMuch(t *testing.T) {
 	w := newWorld(t)
 	hostile := `{"apiVersion": "v1", "kind": "ConfigMap", "a": [` + strings.Repeat("[],", 100_000) + `0]}`

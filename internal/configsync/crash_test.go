@@ -24,7 +24,7 @@ import (
 
 var errKilled = errors.New("killed")
 
-// killed is a client that dies at its request number at. before says whether the API server still sees that one.
+// killed is a client that dies at its request number at. after means that the API server still gets that request.
 type killed struct {
 	http.RoundTripper
 	at, count *atomic.Int64
@@ -193,13 +193,13 @@ func TestPruneOfUnreadableObject(t *testing.T) {
 	}
 }
 
-// changes fits requests with a method that change something.
+// changes matches the requests of a method whose URL does not ask for a dry run.
 func changes(method string) func(*http.Request) bool {
 	return func(req *http.Request) bool { return req.Method == method && !req.URL.Query().Has("dryRun") }
 }
 
-// G2: an object that is written while the run is under way is judged again before it is deleted.
-func TestPruneJudgesAgain(t *testing.T) {
+// G2: if an object changes while the run is under way, the run reads it again and decides again whether to delete it.
+func TestPruneOfChangedObject(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		patch string
@@ -278,7 +278,7 @@ func TestApplySparesReplacement(t *testing.T) {
 	}
 }
 
-// C4: a run does not report success if a ConfigSync of another life has its name.
+// C4: a run does not report success if its ConfigSync was deleted and created again.
 func TestRunOfRecreatedConfigSync(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
@@ -293,7 +293,7 @@ func TestRunOfRecreatedConfigSync(t *testing.T) {
 	w.tracked()
 }
 
-// C4: two runs at a time do not lose what the other applied.
+// C4: neither of two concurrent runs loses what the other one applied.
 func TestRunsAtTheSameTime(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))

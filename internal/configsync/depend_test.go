@@ -67,7 +67,7 @@ func TestDependsOnConfigSync(t *testing.T) {
 	require.Error(t, w.run("base"))
 	w.waits("plant", "waiting for ConfigSync base: ")
 
-	// Of another ref, only Ready counts.
+	// If the dependency has another ref, its commit does not count.
 	w.git.Branch("release", second)
 	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType,
 		[]byte(`{"spec":{"source":{"git":{"branch":"release"}}}}`), metav1.PatchOptions{})
@@ -233,7 +233,7 @@ func (w *world) target(ref, commit string, generation int64) {
 		generation, ref, commit))
 }
 
-// C14: a ConfigSync that follows a GatewaySync believes its SyncTarget only as far as the GatewaySync and git bear it out.
+// C14: a ConfigSync that follows a GatewaySync trusts its SyncTarget only if the GatewaySync and git confirm it.
 func TestFollowedGatewaySync(t *testing.T) {
 	w := newWorld(t)
 	first := w.commit("k8s/a.yaml", configMap("a", "1"))
@@ -296,7 +296,7 @@ func (w *world) watched(see func(*http.Request)) *rest.Config {
 	return config
 }
 
-// meanwhile returns a configuration whose clients do something before the first request that fits.
+// meanwhile returns a configuration whose clients call do before the first request that fits.
 func (w *world) meanwhile(fits func(*http.Request) bool, do func()) *rest.Config {
 	var once sync.Once
 	return w.watched(func(req *http.Request) {
@@ -327,7 +327,7 @@ func TestRequestsForNewObjects(t *testing.T) {
 		assert.Zero(t, counts["GET "+name], name)
 		assert.Equal(t, 2, counts["PATCH "+name], name)
 	}
-	assert.Positive(t, counts["GET c"], "it exists")
+	assert.Positive(t, counts["GET c"], "an object that exists must be read")
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("c"))
 }
 

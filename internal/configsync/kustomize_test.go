@@ -98,8 +98,8 @@ func TestKustomizedSecretsAppearNowhere(t *testing.T) {
 	}
 }
 
-// The chart of the example, in the shape of the maker's, is rendered and applied with the values of the same commit. If they change, the
-// pods are replaced; a chart that cannot be rendered changes nothing.
+// The example chart is rendered and applied with the values of the same commit. If the values change, the pods are replaced. A chart that
+// cannot be rendered changes nothing.
 func TestChart(t *testing.T) {
 	w := newWorld(t)
 	example := filepath.Join("..", "..", "examples", "config", "chart")

@@ -104,7 +104,7 @@ func TestOrphansOfUnlistedGroup(t *testing.T) {
 	assert.Equal(t, []string{"extension.example.com/v1"}, unseen)
 }
 
-// sealed is a ConfigMap that cannot be changed.
+// sealed is an immutable ConfigMap.
 func sealed(name, value, annotations string) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, immutable: true, metadata: {name: %s, annotations: {%s}}, data: {a: %q}}\n---\n", name, annotations, value)
 }
@@ -151,8 +151,8 @@ func TestRecreate(t *testing.T) {
 	}
 }
 
-// G2: only what is ours by mark and UID is recreated, never what no commit brings back, and not without the right to delete it. Then
-// nothing is changed.
+// G2: a run recreates an object only if the ConfigSync owns it, a commit can restore it, and the caller may delete it. Otherwise the run
+// changes nothing.
 func TestRecreateSpares(t *testing.T) {
 	t.Parallel()
 	claim := func(size string) string {
@@ -264,7 +264,7 @@ func (w *world) gone() {
 	}, soon, 100*time.Millisecond)
 }
 
-// G6: a ConfigSync that is deleted takes its objects along only if it says so, and nothing else.
+// G6: the deletion of a ConfigSync deletes its objects only if deletionPolicy is Delete, and never other objects.
 func TestProgramDeletes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -40,7 +40,7 @@ func (w *world) env() (list []string) {
 	return list
 }
 
-// kubectlApply creates a StatefulSet as kubectl apply does it on the client.
+// kubectlApply creates a StatefulSet as client-side kubectl apply does.
 func (w *world) kubectlApply(text string) {
 	w.t.Helper()
 	set := &appsv1.StatefulSet{}
@@ -141,7 +141,7 @@ func TestAddedFields(t *testing.T) {
 	assert.Equal(t, "now", s.Spec.Template.Annotations["kubectl.kubernetes.io/restartedAt"], "a restart must stay")
 }
 
-// With driftPolicy report, a Secret whose manifest became another one without a new commit is applied.
+// With driftPolicy report, a Secret whose rendered manifest changed without a new commit is applied.
 func TestNewSecretIsNotDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -213,7 +213,8 @@ func TestSecretDriftOutlastsFailures(t *testing.T) {
 	}
 }
 
-// G7: a user who removes or forges Stoker's annotations stops nothing and keeps nothing.
+// G7: a user who removes or forges Stoker's annotations does not stop a run. An object is spared from pruning only if nothing shows that a
+// run applied it.
 func TestLostMarkIsRepaired(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(m *corev1.ConfigMap){
@@ -347,7 +348,7 @@ func TestObjectsComeAndStay(t *testing.T) {
 	w.tracked()
 }
 
-// Between the read of an object and its deletion, another ConfigSync takes it over.
+// A run does not delete an object that another ConfigSync took over since the run read it.
 func TestTakenOverBeforeDeletion(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after string

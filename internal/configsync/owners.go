@@ -33,8 +33,8 @@ type owner struct {
 }
 
 // owns reports whether the ConfigSync of a mark owns a live object. A ConfigSync that does not exist owns nothing, and one whose inventory
-// does not have the object has given it up. listed is the UID in the inventory of the caller's ConfigSync. It decides if the other one
-// cannot be read.
+// does not have the object has given it up. listed is the UID in the inventory of the caller's ConfigSync. It decides if the
+// ConfigSync of the mark cannot be read or has no inventory yet.
 func (o *owners) owns(ctx context.Context, mark string, listed types.UID, live *unstructured.Unstructured) bool {
 	c := o.get(ctx, mark)
 	if c.unknown {

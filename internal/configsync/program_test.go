@@ -32,7 +32,8 @@ import (
 // soon bounds the waits for what the program does.
 const soon = 90 * time.Second
 
-// installed gives the program the rights of kustomize: a ServiceAccount in a namespace of its own, and the Role of the test's namespace.
+// installed gives the program the rights of kustomize/components/configsync. Its ServiceAccount is in the namespace system, and it may
+// act in the test's namespace.
 func (w *world) installed() (system string) {
 	w.t.Helper()
 	system = w.Namespace(w.t)
@@ -66,8 +67,8 @@ func (w *world) account(namespace, name string, rules ...rbacv1.PolicyRule) {
 
 var configMaps = rule("", "configmaps", "get", "create", "patch", "delete")
 
-// one is a running replica of the program.
-type one struct {
+// replica is a running replica of the program.
+type replica struct {
 	log    program.Log
 	stop   func()
 	runs   atomic.Int32
@@ -76,7 +77,7 @@ type one struct {
 }
 
 // runsAgain waits for a run that begins after the call.
-func (w *world) runsAgain(p *one) {
+func (w *world) runsAgain(p *replica) {
 	w.t.Helper()
 	// sequence: the first run to end may have begun before the call.
 	for range 2 {
@@ -87,13 +88,13 @@ func (w *world) runsAgain(p *one) {
 }
 
 // program starts a replica. wrap changes its way to the API server; nil changes nothing.
-func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTripper) *one {
+func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTripper) *replica {
 	w.t.Helper()
 	config := w.As(w.t, system, "stoker-configsync", "")
 	if wrap != nil {
 		config.Wrap(wrap)
 	}
-	p, r := &one{}, (*reconcile.Reconciler)(nil)
+	p, r := &replica{}, (*reconcile.Reconciler)(nil)
 	clients := w.clients(config)
 	accounts, err := clients.Accounts()
 	require.NoError(w.t, err)
@@ -206,7 +207,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	assert.Contains(t, w.reasons(), "Normal SyncCompleted: 2 objects of")
 }
 
-// G2: a ConfigSync acts as an account of its own namespace that admits the program, and reaches nothing that this account may not.
+// G2: a ConfigSync acts as an account of its own namespace that the program may impersonate, and has no other rights.
 func TestProgramStaysWithinRights(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ spec, commit, says string }{
@@ -240,7 +241,8 @@ func TestProgramStaysWithinRights(t *testing.T) {
 	}
 }
 
-// cut is a way to the API server that a replica loses: first its Lease, and while an apply waits.
+// cut is the connection of a replica to the API server. From the first apply on, the replica cannot renew its Lease, and further applies
+// hang until the replica stops.
 type cut struct {
 	http.RoundTripper
 	once    *sync.Once
@@ -268,7 +270,7 @@ func (c cut) RoundTrip(req *http.Request) (*http.Response, error) {
 			close(c.applied)
 			return res, err
 		}
-		<-req.Context().Done() // the second apply hangs until the replica gives up
+		<-req.Context().Done() // a further apply
 		return nil, req.Context().Err()
 	case write && lost && !strings.Contains(req.URL.Path, "selfsubjectreviews"):
 		c.mu.Lock()
@@ -381,7 +383,7 @@ func TestProgramDrift(t *testing.T) {
 	assert.NotContains(t, w.reasons(), "planted-value")
 }
 
-// With an interval of a day, only the change of what a ConfigSync waits for lets it run again.
+// Although its interval is a day, a ConfigSync runs soon after a change of what it waits for or follows.
 func TestProgramRunsAfterDependencies(t *testing.T) {
 	w := newWorld(t)
 	system := w.installed()

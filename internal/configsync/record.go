@@ -41,8 +41,9 @@ type record struct {
 	last v1alpha1.ConfigSyncStatus
 	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
-	// inventoryOnly: if another run wrote the status meanwhile, write keeps it and only merges the inventory, because a prune says nothing
-	// about the commit. overtaken means that another run did so before this one had pruned, or before it wrote a success: it must report none.
+	// inventoryOnly means that write changes only the inventory of a status that another run wrote meanwhile. A prune sets it, because a
+	// prune says nothing about the commit. overtaken means that another run wrote the status before this run pruned or wrote a success. Then
+	// inventoryOnly is set, too, and write returns ErrConcurrentChange.
 	inventoryOnly, overtaken bool
 }
 

@@ -20,12 +20,12 @@ import (
 const (
 	// deletionTimeout bounds the wait for the deletion of an object. Finalizers can delay it.
 	deletionTimeout = time.Minute
-	// maxConflicts is how often an object may change while it is being deleted.
+	// maxConflicts is how often an object may change while the run plans, applies or deletes it.
 	maxConflicts = 3
 )
 
-// planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
-// it replaces the fault of x by an item that deletes and creates the object.
+// planRecreation plans to delete and create an object with a changed immutable field, if its manifest asks for that and a dry run of the
+// deletion succeeds. Otherwise x keeps its fault, or gets the fault of the deletion.
 func (p *planner) planRecreation(ctx context.Context, x *object) error {
 	if x.claim != plan.Ours || !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
 		return nil
@@ -57,8 +57,8 @@ func undeletable(err error) *failure.Error {
 	return failure.New(v1alpha1.ReasonImmutableField, "a field of it cannot be changed, and the API server refuses its deletion (%s): delete it yourself", apierrors.ReasonForError(err))
 }
 
-// deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
-// has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads it again and checks UID and owner.
+// deleteAndWait deletes an object that is created again, and waits until it is gone. If the object changed since the run read it, for
+// example because a controller wrote its status, deleteAndWait reads it again, and deletes it only if it has the same UID and owner.
 func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 	id, uid := x.want.ID(), x.live.GetUID()
 	for conflicts := 0; ; conflicts++ {

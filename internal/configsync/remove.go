@@ -23,7 +23,7 @@ type Remaining struct {
 }
 
 // Remove deletes the objects of a ConfigSync that is being deleted. It follows the rules of pruning, except for spec.prune and the
-// confirmation of mass deletions: the deletion of the ConfigSync confirms it. If Remove fails, the status says why. Remove needs StatusClients,
+// confirmation of mass deletions: the deletion of the ConfigSync confirms them. If Remove fails, the status says why. Remove needs StatusClients,
 // because it writes the status even if Connect fails.
 func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining, error) {
 	clients, err := e.Connect()

@@ -287,7 +287,7 @@ func TestRollbackWhileRunWaits(t *testing.T) {
 	assert.Equal(t, good, w.get().Status.SourceRevision)
 }
 
-// A spec with the id of a commit asks git for nothing that is kept. Other credentials have to fetch it themselves.
+// If the spec names a commit ID, a run uses cached objects without a request to git, but only with the credentials that fetched them.
 func TestKeptObjectsNeedCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.server.SetAuth(gitserver.Basic("git", "S3CR3T-right"))

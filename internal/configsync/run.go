@@ -212,8 +212,7 @@ func (r *Run) prune(ctx context.Context, prune func(context.Context) error) erro
 	return prune(ctx)
 }
 
-// executePrune prunes and applies nothing. A prune says nothing about the commit, so the status stays as it was before it, except for the
-// inventory.
+// executePrune prunes and applies nothing. A prune says nothing about the commit, so executePrune changes only the inventory of the status.
 func (r *Run) executePrune(ctx context.Context) error {
 	r.pruneOnly = true
 	before := r.record.cs.Status.DeepCopy()

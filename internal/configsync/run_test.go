@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// kstatus returns what kstatus makes of the ConfigSync.
+// kstatus returns the status that the library kstatus computes for the ConfigSync.
 func (w *world) kstatus() status.Status {
 	w.t.Helper()
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w.get())
@@ -73,7 +73,7 @@ prune      ConfigMap `+w.namespace+"/c\n", r.Plan.String())
 	assert.True(t, reasons[v1alpha1.EventPruned])
 }
 
-// G2: one broken document of fifty, or one object that the API server refuses, and nothing is applied.
+// G2: if one document is broken, or the API server refuses one object, nothing is applied.
 func TestRefusalChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -127,7 +127,8 @@ func TestRefusalChangesNothing(t *testing.T) {
 	}
 }
 
-// G2: objects of others are held, and nothing is applied, unless they are equal or the spec takes them.
+// G2: a run applies nothing if another ConfigSync owns one of its objects, or if an object of no ConfigSync differs from git and the spec
+// does not adopt it.
 func TestForeignObject(t *testing.T) {
 	w := newWorld(t)
 	w.ApplyYAML(t, w.namespace, configMap("theirs", "other"))

@@ -19,7 +19,7 @@ import (
 const maxHistory = 10
 
 // writeIntent writes the inventory that the run is about to own, before it applies the first object. If the run is interrupted, every
-// object that it applied is in the inventory. A run that only prunes creates nothing.
+// object that it applied is in the inventory. A run that only prunes creates nothing, so it adds no lines.
 func (r *Run) writeIntent(ctx context.Context) error {
 	inventory := r.targets.inventory(r.pruneOnly)
 	if len(inventory) > maxInventory {
@@ -110,7 +110,8 @@ func outcome(ready *metav1.Condition, ref, commit string) *v1alpha1.Outcome {
 	return o
 }
 
-// message returns the text of an error for the status. An error without a reason means that the API server could not be reached.
+// message returns the text of an error for the status. An error without a reason means that the run was interrupted, or that the API server
+// did not answer.
 func message(err error) string {
 	if failure.Reason(err, "") == "" {
 		return "the run was interrupted, or the API server did not answer; the next run tries again"
@@ -214,7 +215,7 @@ func willContinue(err error) bool {
 	return failure.Is(err, v1alpha1.ReasonProgressing) || failure.Is(err, v1alpha1.ReasonDependencyNotReady)
 }
 
-// events returns the Events of a run that changed an object, or failed in another way than the last run.
+// events returns the Events of a run that changed an object, made the ConfigSync ready, or failed in another way than the last run.
 func (r *Run) events(last *v1alpha1.ConfigSync, err error) []event {
 	ready := meta.FindStatusCondition(r.record.cs.Status.Conditions, v1alpha1.ConditionReady)
 	before := meta.FindStatusCondition(last.Status.Conditions, v1alpha1.ConditionReady)

@@ -132,7 +132,7 @@ func TestStatusFullOfForeignConditions(t *testing.T) {
 	assert.NotNil(t, w.condition("Foreign0"))
 }
 
-// A run of a paused ConfigSync changes no object, and the status answers the request to pause.
+// A run of a paused ConfigSync changes no object, and the status says that it is paused.
 func TestApplyOfPausedConfigSync(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
@@ -146,7 +146,7 @@ func TestApplyOfPausedConfigSync(t *testing.T) {
 	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
 }
 
-// afterIntent is a client that dies when it has written what it intends.
+// afterIntent is a client that dies after its first PUT, with which a run writes its intent.
 type afterIntent struct {
 	http.RoundTripper
 	dead *atomic.Bool
@@ -208,7 +208,7 @@ func bodyOf(req *http.Request) string {
 	return string(text)
 }
 
-// Nothing that the API server refuses in the rows of the status keeps Ready from telling the truth.
+// If the API server refuses the rows of the status, the run still writes the condition Ready.
 func TestStatusThatIsRefused(t *testing.T) {
 	w := newWorld(t)
 	file := "k8s/" + strings.Repeat(strings.Repeat("d", 99)+"/", 11) + "a.yaml"

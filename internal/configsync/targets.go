@@ -109,7 +109,7 @@ func (t *targets) pruned() (deleted []string, failed int) {
 // progress is how far a run is with its targets.
 type progress struct {
 	rows []v1alpha1.ConfigTargetStatus
-	// ready counts the healthy objects, with those that drifted.
+	// ready counts the objects that are applied or drifted, and healthy if health counts.
 	ready int
 	// started means that the run changed an object.
 	started bool

@@ -1,5 +1,6 @@
 // Package builder runs tools that make objects from untrusted files, such as kustomize, each in a child process with bounds for CPU time and
-// memory. A child runs this same program. It gets the files on its standard input, has no environment, and opens no file and no connection.
+// memory. A child runs this same program. It gets the files on its standard input, inherits no environment variable, and
+// opens no file and no connection.
 //
 // The packages of the tools read the files from a Tree and say what the child does with them.
 package builder

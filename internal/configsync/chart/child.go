@@ -78,7 +78,7 @@ func Run(in *gob.Decoder) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// otherZone is the time zone of the second rendering, in seconds. In it, the year, month, day, weekday, hour and minute are others.
+// otherZone is the time zone of the second rendering, in seconds. It changes the year, month, day, weekday, hour and minute.
 const otherZone = (400*24+1)*3600 + 60
 
 // timeFunction matches the functions of templates whose result depends on the time.
@@ -268,7 +268,7 @@ func violations(err error) string {
 	return strings.Join(list, "; ")
 }
 
-// noLoader is the loader of schemas that other schemas name. There is none.
+// noLoader refuses to load a schema that another schema names.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {

@@ -238,7 +238,7 @@ func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte
 }
 
 // hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory. It
-// uses kustomize's own parser, which reports an invalid operation only after it has applied the copies before that one.
+// uses the parser of kustomize, because kustomize applies the copies before an invalid operation.
 func hasCopy(patch []byte) bool {
 	list, err := jsonpatch.DecodePatch(patch)
 	return err == nil && slices.ContainsFunc(list, func(o jsonpatch.Operation) bool { return o.Kind() == "copy" }) // otherwise a merge patch

@@ -32,7 +32,7 @@ func quadratic(n int) tree {
 	return tree{"k/kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p.yaml}]", "k/a.yaml": list("a"), "k/p.yaml": list("b")}
 }
 
-// G8: a small kustomization that takes minutes, or much memory, ends at a bound, and in its own words.
+// G8: a small kustomization that takes minutes, or much memory, ends at a bound, and the error names that bound.
 func TestChildIsBounded(t *testing.T) {
 	t.Run("CPU", func(t *testing.T) {
 		_, err := build(t.Context(), quadratic(6000), "k")
@@ -110,7 +110,7 @@ func children(t *testing.T) (pids []string) {
 	return pids
 }
 
-// G8: of one namespace, one kustomization is built at a time, and others do not wait for it.
+// G8: a namespace has at most one builder, so that one namespace cannot use both.
 func TestOneBuilderForEachOwner(t *testing.T) {
 	first, err := builder.NewBuilder(t.Context(), "line")
 	require.NoError(t, err)

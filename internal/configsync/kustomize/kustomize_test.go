@@ -73,7 +73,7 @@ spec:
 `
 )
 
-// rich uses all that is built.
+// rich uses every supported feature.
 var rich = tree{
 	"base/kustomization.yaml": "resources: [set.yaml, sub/map.yaml]\nconfigurations: [refs.yaml]\nconfigMapGenerator:\n- {name: env, envs: [gateway.env], files: [theme.css, other.txt=theme.css], literals: [\"a=b\"]}\n",
 	"base/set.yaml":           statefulSet,
@@ -124,7 +124,7 @@ configMapGenerator:
 	"parts/debug/kustomization.yaml": "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches:\n- {target: {kind: StatefulSet}, patch: '[{\"op\": \"add\", \"path\": \"/spec/template/spec/hostNetwork\", \"value\": false}]'}\n",
 }
 
-// What is built is what kustomize builds of the same files as they are.
+// Build makes the same objects as kustomize makes from the same files.
 func TestBuildMatchesKustomize(t *testing.T) {
 	for _, dir := range []string{"base", "site"} {
 		t.Run(dir, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestBuildMatchesKustomize(t *testing.T) {
 	assert.False(t, list[0].Tainted)
 }
 
-// repository answers requests, which no build may make.
+// repository starts a server, and counts the requests of the test's process. A build must send none.
 func repository(t *testing.T) (url string, requests *atomic.Int64) {
 	requests = &atomic.Int64{}
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))

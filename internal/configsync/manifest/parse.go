@@ -32,7 +32,7 @@ const (
 	// MaxObject bounds the bytes of one object, also after its aliases are expanded. An API server has nearly the same bound.
 	MaxObject = 1 << 20
 
-	// maxDocuments bounds the documents of a file, with empty ones.
+	// maxDocuments bounds the documents of a file, including empty ones.
 	maxDocuments = 2 * MaxObjects
 	maxDepth     = 64
 )

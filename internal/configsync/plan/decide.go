@@ -101,7 +101,7 @@ const (
 )
 
 // Decide returns what happens to an object of the commit. live is nil if the object does not exist. dry is what an apply would produce. It
-// may be nil only if live is nil or IsCurrent.
+// may be nil only if live is nil or IsCurrent, or claim is Others.
 func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1alpha1.ConfigAdoptPolicy, claim Claim) Item {
 	item := Item{ID: want.ID(), File: want.File, Action: Unchanged}
 	switch {

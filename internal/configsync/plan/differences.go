@@ -14,7 +14,7 @@ import (
 
 const (
 	maxChangedFields = 50  // fields of one object
-	maxKey           = 120 // bytes of one of them
+	maxKey           = 120 // bytes of one key of a path
 )
 
 // changedFields returns the paths in which two versions of an object differ, without the fields that the API server maintains. It cuts the

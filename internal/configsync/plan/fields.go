@@ -21,7 +21,7 @@ import (
 // lastApplied is the annotation in which kubectl apply keeps a manifest.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// ownAnnotations are the annotations that only git and this package may set, by any manager.
+// ownAnnotations are the annotations that only git and this package may set. A run takes them over from every other manager.
 var ownAnnotations = fieldpath.NewSet(annotationPath(v1alpha1.AnnotationConfigSync), annotationPath(v1alpha1.AnnotationConfigPrune),
 	annotationPath(v1alpha1.AnnotationConfigRecreate), annotationPath(v1alpha1.AnnotationConfigWait))
 
@@ -29,7 +29,8 @@ func annotationPath(name string) fieldpath.Path {
 	return fieldpath.MakePathOrDie("metadata", "annotations", name)
 }
 
-// byPerson reports whether a person wrote the fields of an entry of managedFields with kubectl. A restart and a scale are acts, not configuration.
+// byPerson reports whether a person wrote the fields of an entry of managedFields with kubectl. Restarts and scaling do not count,
+// because they are not configuration.
 func byPerson(f metav1.ManagedFieldsEntry) bool {
 	return strings.HasPrefix(f.Manager, "kubectl") && f.Manager != "kubectl-rollout" && f.Subresource == ""
 }
@@ -305,7 +306,7 @@ func TakeOver(live, dry *unstructured.Unstructured, extras []fieldpath.Path) ([]
 			continue
 		case byPerson(f):
 			ours = ours.Union(fields.Intersection(git)).Union(below(fields, gone)).Union(fields.Intersection(fieldpath.NewSet(annotationPath(lastApplied))))
-			requests := &fieldpath.Set{} // their managers say who made them
+			requests := &fieldpath.Set{} // stay, because their manager shows who made them
 			for p := range fields.All() {
 				if isRequest(live, p) {
 					requests.Insert(p.Copy())

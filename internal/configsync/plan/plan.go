@@ -13,8 +13,8 @@
 //	owned by another ConfigSync            | Hold (NotOwned)
 //	in the inventory, not in git           | Prune if the UID matches, otherwise Release
 //
-// A ConfigSync owns what its inventory (status.inventory) lists with the UID of the live object, whatever its annotations say. Of other
-// objects, the annotation stoker.io/configsync, their mark, names the owner.
+// A ConfigSync owns what its inventory (status.inventory) lists with the UID of the live object, whatever its annotations say. The
+// owner of any other object is named by its mark, the annotation stoker.io/configsync.
 package plan
 
 import (

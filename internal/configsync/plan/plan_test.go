@@ -55,17 +55,17 @@ func TestDecide(t *testing.T) {
 		action plan.Action
 		fields []string
 	}{
-		"none":             {nil, plan.Unowned, "", plan.Create, nil},
-		"ours":             {ours, plan.Ours, "", plan.Unchanged, nil},
-		"git changed":      {old, plan.Ours, "", plan.Configure, []string{"data.a"}},
-		"cluster changed":  {drifted, plan.Ours, "", plan.Repair, []string{"data.a"}},
-		"owned by others":  {others, plan.Others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
-		"mark is wrong":    {others, plan.Ours, "", plan.Repair, []string{mark}},
-		"mark is lost":     {different, plan.Ours, "", plan.Repair, []string{"data.a", mark}},
-		"owner is gone":    {others, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
-		"equal":            {bare, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
-		"different":        {different, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
-		"different, taken": {different, plan.Unowned, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
+		"none":               {nil, plan.Unowned, "", plan.Create, nil},
+		"ours":               {ours, plan.Ours, "", plan.Unchanged, nil},
+		"git changed":        {old, plan.Ours, "", plan.Configure, []string{"data.a"}},
+		"cluster changed":    {drifted, plan.Ours, "", plan.Repair, []string{"data.a"}},
+		"owned by others":    {others, plan.Others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
+		"mark is wrong":      {others, plan.Ours, "", plan.Repair, []string{mark}},
+		"mark is lost":       {different, plan.Ours, "", plan.Repair, []string{"data.a", mark}},
+		"owner is gone":      {others, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
+		"equal":              {bare, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
+		"different":          {different, plan.Unowned, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
+		"different, adopted": {different, plan.Unowned, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dry *unstructured.Unstructured
@@ -82,7 +82,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestSettled(t *testing.T) {
+func TestIsCurrent(t *testing.T) {
 	wanted := want(t, "ConfigMap", map[string]any{"a": "1", "list": []any{map[string]any{"x": int64(1)}}})
 	more := live(wanted.Unstructured)
 	more.Object["status"] = map[string]any{"phase": "x"}
@@ -104,7 +104,7 @@ func TestSettled(t *testing.T) {
 	assert.False(t, plan.IsCurrent(wanted, nil))
 }
 
-func TestRemove(t *testing.T) {
+func TestDecideRemoval(t *testing.T) {
 	ours := live(want(t, "ConfigMap", nil).Unstructured)
 	managed := ours.DeepCopy()
 	managed.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply}})

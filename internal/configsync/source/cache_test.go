@@ -192,7 +192,7 @@ func TestStoreIsBounded(t *testing.T) {
 	const storeSize = 4 << 20
 	cache, err := NewCache(storeSize, storeSize)
 	require.NoError(t, err)
-	for i := range 4 { // sequence: what one run leaves, the next one must not add to
+	for i := range 4 { // sequence: a run must not add to what the run before left
 		owner := fmt.Sprint(i % 2)
 		remote, err := GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: big.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 		require.NoError(t, err)

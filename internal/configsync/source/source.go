@@ -1,6 +1,6 @@
 // Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, and fetches only the objects below the path.
-// There is no work tree and no child process. Symbolic links and submodules are errors. Packages kustomize and chart decide
-// which files of a kustomization and a chart are read.
+// There is no work tree and no child process. Symbolic links and submodules are errors. Packages kustomize, chart and
+// jsonnet decide which files their tools need.
 package source
 
 import (
@@ -180,7 +180,7 @@ const (
 )
 
 // Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
-// It fetches all of them at once. Packages kustomize and chart read the folders with a kustomization or a chart; if build is false, a
+// It fetches all of them at once. Packages kustomize, chart and jsonnet read what their tools need; if build is false, a
 // kustomization is an error. Paths that match a pattern of excludes are skipped.
 func (c *Commit) Read(ctx context.Context, paths, files, excludes []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
 	w, err := c.walker(ctx, excludes, build)

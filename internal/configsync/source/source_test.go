@@ -108,7 +108,7 @@ func TestReadFetchesKustomizations(t *testing.T) {
 	assert.ErrorContains(t, err, "sites/north/kustomization.yaml")
 }
 
-// G1: what leads elsewhere, or starts programs, is refused by its path; a missing path is not an empty one.
+// G1: what leads elsewhere, or starts programs, is refused, and the error names its path. A missing path does not count as an empty one.
 func TestReadRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit   gitserver.Edit
@@ -148,7 +148,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// F8: which commit counts, and that one of a fork does not.
+// F8: Open finds the commit that the spec or a SyncTarget names, and refuses a commit of a fork.
 func TestOpenResolves(t *testing.T) {
 	s := newSite(t)
 	first := s.Commit("first", gitserver.Write("k8s/a.yaml", object))
