@@ -1,9 +1,10 @@
 // Package daemon holds what the long-running binaries share: command lines, exit codes, logging, and the health and metrics
-// servers. The injector and the receiver use all of it. The agent, which also works without an API server, uses single parts.
+// servers. The injector and the receiver use all of it. The agent, which also works without an API server, and the long-running
+// commands of stoker use single parts.
 //
 //	s, err := parse(args, env, stderr) // by Flags, Parse and Explain
 //	if err == nil {
-//		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel)) // it ends in Run
+//		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel)) // work calls Run
 //	}
 //	return daemon.Exit(err, "receiver", stderr)
 package daemon
