@@ -28,7 +28,7 @@ var providers = map[string]string{
 	"dev.azure.com": AzureDevOps, "ssh.dev.azure.com": AzureDevOps,
 }
 
-// sshHosts are hosts that serve ssh at port 443, by the host of the pages.
+// sshHosts maps each host that serves ssh at port 443 to the host of its web pages.
 var sshHosts = map[string]string{"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org"}
 
 // PageHost returns the host of the web pages and the API for the host of a repository's address.
@@ -92,7 +92,8 @@ func WebOf(repository, provider string) Web {
 	return Web{scheme + "://" + host + "/" + strings.Join(parts, "/"), provider}
 }
 
-// azurePage returns the host and the path of the page of a repository on Azure DevOps, whose address for ssh is another one.
+// azurePage returns the host and the path of the page of a repository on Azure DevOps. They differ from those of
+// its address for ssh.
 func azurePage(host string, parts []string) (string, []string) {
 	switch {
 	case len(parts) == 4 && parts[0] == "v3": // host:v3/organization/project/name
@@ -103,7 +104,7 @@ func azurePage(host string, parts []string) (string, []string) {
 	return "", nil
 }
 
-// isCommit reports whether a text is the id of a commit. Zeros stand for none.
+// isCommit reports whether a text is the id of a commit. An id of zeros means that there is no commit.
 func isCommit(text string) bool { return syntax.IsCommit(text) && strings.Trim(text, "0") != "" }
 
 // Commit returns the link to a commit, or "".

@@ -92,7 +92,7 @@ func TestLinks(t *testing.T) {
 		"script in a path": {`https://github.com/o/"><script>alert(1)<script>`, "", "https://github.com/o/%22%3E%3Cscript%3Ealert%281%29%3Cscript%3E/commit/A", "https://github.com/o/%22%3E%3Cscript%3Ealert%281%29%3Cscript%3E/compare/A..B"},
 		"query in a path":  {"git@github.com:o/r?x=y#z", "", "https://github.com/o/r%3Fx=y%23z/commit/A", "https://github.com/o/r%3Fx=y%23z/compare/A..B"},
 		"unknown host":     {"https://git.example.com/a/c", "", "", ""},
-		"only pushed":      {"https://git.example.com/a/c", "none", "", ""},
+		"provider none":    {"https://git.example.com/a/c", "none", "", ""},
 		"a folder":         {"/srv/git/a", GitHub, "", ""},
 		"no owner":         {"https://github.com/r", "", "", ""},
 		"script":           {"javascript://github.com/%0aalert(1)/x", GitHub, "", ""},
