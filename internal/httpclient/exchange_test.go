@@ -69,7 +69,7 @@ func TestExchange(t *testing.T) {
 	})
 }
 
-// TestHostileServers: C17: Whatever a server does, the exchange ends in time and within the bounds.
+// C17: whatever a server does, the exchange ends in time and within the bounds.
 func TestHostileServers(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -177,7 +177,7 @@ func TestCancel(t *testing.T) {
 	assert.ErrorIs(t, err, why)
 }
 
-// TestErrorsHideTheAddress: C17: Credentials and the query of an address are often secret.
+// C17: errors show neither the credentials nor the path and query of an address, which are often secret.
 func TestErrorsHideTheAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -210,7 +210,7 @@ func TestProxyIsNotUsed(t *testing.T) {
 	assert.Zero(t, asked.Load())
 }
 
-// TestLoopbackIsNotReached: C17: The guard sees the address that is dialed, not the name.
+// C17: the guard checks the address that is dialed, not the name.
 func TestLoopbackIsNotReached(t *testing.T) {
 	var reached atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))

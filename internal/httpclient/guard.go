@@ -53,7 +53,7 @@ func (g *Guard) CheckProxied(ctx context.Context, host string) error {
 	return g.checkHost(ctx, host)
 }
 
-// guard decides which addresses may be dialed. Those of private networks may be: plants live there.
+// guard decides which addresses may be dialed. It allows private networks, because plants use them.
 type guard struct{ loopback bool }
 
 // checkHost checks the address of a host, or those to which its name resolves here. It allows a name that only the proxy can resolve.
@@ -150,8 +150,8 @@ func embedded(a netip.Addr) netip.Addr {
 const maxLookup = 2 * time.Second
 
 // ProxyFromEnvironment returns a function for Client.Proxy that returns the proxy in HTTPS_PROXY, except for the
-// hosts in NO_PROXY. It returns nil if HTTPS_PROXY is empty. Loopback addresses never use the proxy, so Guard
-// checks and refuses them.
+// hosts in NO_PROXY. It returns nil if HTTPS_PROXY is empty. Loopback addresses never use the proxy, so the client
+// dials them itself, and its guard refuses them.
 func ProxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
 	config := httpproxy.FromEnvironment()
 	if config.HTTPSProxy == "" {

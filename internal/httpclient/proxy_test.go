@@ -24,7 +24,7 @@ import (
 type connectProxy struct {
 	*httptest.Server
 	to     string
-	answer int // instead of a connection, if it is not 0
+	answer int // the status instead of a connection; 0 connects, and -1 hangs
 
 	mu     sync.Mutex
 	asked  []string
