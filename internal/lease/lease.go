@@ -24,12 +24,12 @@ const (
 	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
 
-// ErrDeposed means that another replica holds the Lease.
+// ErrDeposed means that this replica does not hold the Lease.
 var ErrDeposed = errors.New("another replica holds the Lease")
 
 var errReturned = errors.New("the work of the Lease's holder ended by itself")
 
-// Lease is a Lease as one replica sees it.
+// Lease is one replica's view of a Lease of Kubernetes.
 type Lease struct {
 	Client interface {
 		CoordinationV1() coordinationv1.CoordinationV1Interface
@@ -53,7 +53,7 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) erro
 		Client:     l.Client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: l.Holder},
 	}
-	var busy sync.Mutex // held while lead runs: the elector does not wait for it
+	var busy sync.Mutex // held while lead runs, because the elector does not wait for lead
 	wait := func() { busy.Lock(); defer busy.Unlock() }
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -100,7 +100,7 @@ func (l Lease) Read(ctx context.Context, annotation string) (string, error) {
 	return is.Annotations[annotation], nil
 }
 
-// Write sets an annotation of the Lease; "" removes it. The error is ErrDeposed if another replica holds the Lease.
+// Write sets an annotation of the Lease; "" removes it. The error is ErrDeposed if this replica does not hold the Lease.
 func (l Lease) Write(ctx context.Context, annotation, value, fieldManager string) error {
 	leases := l.Client.CoordinationV1().Leases(l.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the Lease is renewed concurrently
