@@ -155,7 +155,7 @@ func (a *Agent) Uploaded(err error) {
 	a.uploads.WithLabelValues(result).Inc()
 }
 
-// NotUploaded sets the number of snapshots that object storage lacks.
+// NotUploaded sets the number of snapshots and backups that object storage lacks.
 func (a *Agent) NotUploaded(n int) { a.unstored.Set(float64(n)) }
 
 // behind exports for how long a gateway has been behind, and why. It computes the time when it is scraped, because nothing happens while a
