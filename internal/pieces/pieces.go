@@ -1,4 +1,4 @@
-// Package pieces holds the bytes of large files in pieces. A user can release each piece as soon as it is done with it.
+// Package pieces holds the bytes of large files in pieces. A caller can release each piece as soon as it has used it.
 package pieces
 
 import (
