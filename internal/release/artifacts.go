@@ -41,8 +41,8 @@ type release struct {
 	archives    []cliArchive
 }
 
-// path returns a file of the folder of the release. It has no folders, because a release page has none: each file keeps the name that it has in
-// SHA256SUMS.
+// path returns the path of a file of the release. All files are in one folder, because a release page has no folders: each file keeps the
+// name that it has in SHA256SUMS.
 func (r *release) path(name string) string { return filepath.Join(r.out, name) }
 
 // artifacts makes everything that a release consists of, in a folder.
@@ -194,7 +194,7 @@ func (r *release) findLicences(ctx context.Context) error {
 	return err
 }
 
-// compile builds for each platform what exists there: the command line everywhere, the agent on Linux and macOS, the rest in images.
+// compile builds for each platform what exists there: the command line everywhere, the agent on Linux and macOS, the others on Linux.
 func (r *release) compile(ctx context.Context) error {
 	own := runtime.GOOS + "/" + runtime.GOARCH
 	for _, platform := range r.all {
@@ -205,7 +205,7 @@ func (r *release) compile(ctx context.Context) error {
 	if slices.Contains(r.all, own) {
 		return nil
 	}
-	return build(ctx, r.settings, own, filepath.Join(r.bin, own), []program{cliProgram}, r.stderr) // it writes the manual
+	return build(ctx, r.settings, own, filepath.Join(r.bin, own), []program{cliProgram}, r.stderr) // makeArchives runs it to write the manual
 }
 
 func programsOn(platform string) []program {
@@ -347,7 +347,7 @@ func (r *release) bundle(layout string) error {
 	return r.writeSums(r.path(bundle.Sums), all)
 }
 
-// writeSums writes the sums of all files but blobs, whose names are their sums; and their signature, if there is a key.
+// writeSums writes the sums of all files but blobs, whose names are their sums. If there is a key, it also signs the sums.
 func (r *release) writeSums(to string, files map[string]string) error {
 	names := make([]string, 0, len(files))
 	for name := range files {

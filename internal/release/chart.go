@@ -92,7 +92,7 @@ func (r *release) writeManifests() error {
 	return os.WriteFile(r.path("install.yaml"), installed, 0o644)
 }
 
-// kustomize renders a kustomization that lies in a folder of its own in the checkout. Nothing is written there.
+// kustomize renders a kustomization as if the checkout had it in the folder release. It writes nothing there.
 func kustomize(root, kustomization string) ([]byte, error) {
 	fs := filesys.MakeFsInMemory()
 	for _, dir := range []string{"kustomize", "charts/stoker/files"} {

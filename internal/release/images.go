@@ -27,11 +27,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settings are the flags of the command images.
+// settings are the flags of the command images, of which artifacts uses some, too.
 type settings struct {
 	root, registry, tar, version string
-	push                         bool     // to the registry; otherwise it only names the images
-	platforms                    []string // to push, such as linux/amd64
+	push                         bool     // to the registry; otherwise registry only names the images
+	platforms                    []string // of the pushed or released images, such as linux/amd64
 }
 
 func parseSettings(args []string, stderr io.Writer) (settings, error) {

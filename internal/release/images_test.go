@@ -62,7 +62,7 @@ func TestImages(t *testing.T) {
 
 			saved, err := tarball.ImageFromPath(archive, &ref)
 			require.NoError(t, err)
-			assert.Equal(t, sizesOf(t, i), sizesOf(t, saved))
+			assert.Equal(t, diffIDs(t, i), diffIDs(t, saved))
 		})
 	}
 }
@@ -84,8 +84,8 @@ func matchesDockerfile(t *testing.T, dockerfile string, p program, c *v1.ConfigF
 	}
 }
 
-// sizesOf returns the uncompressed layers of an image.
-func sizesOf(t *testing.T, i v1.Image) (ids []string) {
+// diffIDs returns the digests of the uncompressed layers of an image.
+func diffIDs(t *testing.T, i v1.Image) (ids []string) {
 	t.Helper()
 	c, err := i.ConfigFile()
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
 // Command release builds what users install, with Go alone: no container daemon and no base image. It is a module of its own, so that the
-// products' go.mod stays small.
+// go.mod of the product stays small.
 //
 //	go run . images [--registry registry.example.com/stoker] [--tar images.tar] [--version 0.1.0]
 //	go run . artifacts [--version 0.1.0] [--key key.pem]

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// spdx is a document of SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/), as far as it can be said of a program of Go.
+// spdx is a document of SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/), with the fields that are known of a Go program.
 type spdx struct {
 	Version       string             `json:"spdxVersion"`
 	DataLicense   string             `json:"dataLicense"`
