@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// honest parses a modified delivery and compares the result with the original. The result may be an error or contain less, but
+// checkModified parses a modified delivery and compares the result with the original. The result may be an error or contain less, but
 // must not differ otherwise.
-func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) {
+func checkModified(t *testing.T, d delivered, h http.Header, body []byte, what string) {
 	t.Helper()
 	got, err := Parse(h, body)
 	if err != nil {
@@ -56,7 +56,7 @@ const nothingID = "0000000000000000000000000000000000000000"
 func TestR2TruncatedDelivery(t *testing.T) {
 	for _, d := range deliveries(t) {
 		for n := range len(d.Body) {
-			honest(t, d, d.header(), d.Body[:n], "cut short")
+			checkModified(t, d, d.header(), d.Body[:n], "cut short")
 		}
 	}
 }
@@ -77,14 +77,14 @@ func TestR2MissingOrMistypedFields(t *testing.T) {
 				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == KindPush, what)
 				return
 			}
-			honest(t, d, d.header(), changed, what)
+			checkModified(t, d, d.header(), changed, what)
 		}
 		everyField(body, "", others, try)
 		for name := range d.Header {
 			cases++
 			h := d.header()
 			h.Del(name)
-			honest(t, d, h, d.Body, "without "+name)
+			checkModified(t, d, h, d.Body, "without "+name)
 		}
 	}
 	t.Logf("%d cases", cases)

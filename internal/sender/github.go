@@ -62,7 +62,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		if b.Deleted || isZeros(b.After) {
 			return nothing(id, "deletions are not synced"), nil
 		}
-		if !isCommit(b.After) { // not used, but it tells a push from a deletion
+		if !isCommit(b.After) { // the request names the ref, so the id is only checked
 			return Request{}, invalid("after: %s is not the id of a commit", quote(b.After))
 		}
 		if !strings.HasPrefix(b.Ref, "refs/") {

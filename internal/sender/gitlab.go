@@ -63,7 +63,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 		r.Refs = []string{tags + b.Tag}
 	case isZeros(b.After):
 		return nothing(id, "deletions are not synced"), nil
-	case !isCommit(b.After): // not used, but it tells a push from a deletion
+	case !isCommit(b.After): // the request names the ref, so the id is only checked
 		return Request{}, invalid("after: %s is not the id of a commit", quote(b.After))
 	case !strings.HasPrefix(b.Ref, "refs/"):
 		return Request{}, invalid("ref: %s is not a full name such as refs/heads/main", quote(b.Ref))

@@ -261,8 +261,8 @@ func addresses(list ...string) []Repository {
 type Sender struct {
 	// Name is the value of stoker.io/requested-by.
 	Name string
-	// Headers are the headers that name the event of a delivery. A sender without them sends the generic format, with its name in the
-	// field source.
+	// Headers are the headers that name the event of a delivery. A sender with a parser and without headers sends the generic format,
+	// with its name in the field source.
 	Headers []string
 	// Proof is how the sender proves that it knows a secret, and Deliveries what it sends. Both are for the documentation.
 	Proof, Deliveries string

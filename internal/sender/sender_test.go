@@ -66,8 +66,8 @@ func TestParseDeliveries(t *testing.T) {
 	}
 }
 
-// Of a push that is larger than what is kept, the members before the commits count.
-func TestCompleteMembers(t *testing.T) {
+// The receiver keeps only the beginning of a large push. CutObject returns the members before the commits.
+func TestCutObject(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"ref":"refs/tags/v1","n":{"a":[1]},"commits":[{"id":"x`: `{"ref":"refs/tags/v1","n":{"a":[1]}}`,
 		`{"a\"b":1,"c`:    `{"a\"b":1}`,
