@@ -104,7 +104,7 @@ func TestBackups(t *testing.T) {
 		assert.Empty(t, left)
 		require.NoError(t, backUp(d, "site-20260101-000000", 100, 100))
 	})
-	t.Run("cut", func(t *testing.T) {
+	t.Run("interrupted", func(t *testing.T) {
 		d, root := begin(t)
 		apply(t, d, content(1))
 		cut := errors.New("the gateway hung up")

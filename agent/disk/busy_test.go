@@ -22,7 +22,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The gateway keeps replacing a file while the agent syncs it. Each version that the agent replaced must be in lost+found.
+// The gateway keeps replacing a file while the agent syncs it. Each version that the gateway did not replace itself must be live or in
+// lost+found.
 func TestBusyGateway(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{Around: quick, LostFoundMax: 1 << 30})

@@ -86,7 +86,7 @@ const (
 	journalPath  = safe.OwnDir + "/" + journalFile
 )
 
-// step returns whether a step is an operation on a path.
+// step returns a function that reports whether a step is the operation op on a path.
 func step(op, path string) func(safe.Effect) bool {
 	return func(e safe.Effect) bool { return e.Op == op && (e.Path == path || e.Dest == path) }
 }

@@ -21,8 +21,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The tests in this file fail or interrupt a sync, its rollback and the restore of a snapshot, restart, and check the files and .stoker. Most use the sync of crashWorld; TestCrashAfterAnyStep (everystep_test.go) interrupts it at each step. The
-// invariants INV1 to INV6 are those of test/scenario/status_test.go.
+// The tests in this file fail or interrupt a sync, its rollback and the restore of a snapshot, restart, and check the files and .stoker. Most use
+// the sync of crashWorld; TestCrashAfterAnyStep (everystep_test.go) interrupts it at each step. The invariants INV1 to INV6 are those of
+// test/scenario/status_test.go.
 
 // crashWorld describes a sync. It changes about thirty files with every kind of operation: from commit one, with later edits by the
 // gateway, to commit two.

@@ -274,7 +274,7 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// assertNoLeftovers checks INV3.
+// assertNoLeftovers checks INV3: .stoker has no journal, no staging and no other leftovers of a sync.
 func assertNoLeftovers(t testing.TB, root string) {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir))

@@ -295,7 +295,7 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 	assert.Equal(t, n, drift(t, d, false).Files)
 }
 
-// Each file is read twice a day, however few there are and however long the agent was stopped.
+// Each file is read once a cycle, however few there are and however rarely the agent compares.
 func TestShareToRead(t *testing.T) {
 	// sequence: a clock
 	for _, n := range []int{1, 2, 3, 100} {

@@ -1,7 +1,7 @@
 //go:build linux && !race
 
-// These tests enumerate crashes and are not concurrent. `make test` runs them without the race detector, which would only slow them
-// down.
+// These tests enumerate crashes and are not concurrent. `make test-cluster` runs them without the race detector, which would only slow
+// them down.
 
 package disk
 

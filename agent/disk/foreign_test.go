@@ -141,7 +141,7 @@ func TestRefuseForeignInRecovery(t *testing.T) {
 }
 
 // If the gateway saves a resource after a plan that keeps its resource.json, the sync must not replace only part of it. The next
-// plan sees the whole resource. The same holds after a crash. A file that is not part of such a save is saved and replaced.
+// plan sees the whole resource. The same holds after a crash. A file that is not part of such a save goes to lost+found and is replaced.
 func TestSavedResource(t *testing.T) {
 	const meta, view, other = "projects/p/v/resource.json", "projects/p/v/view.json", "projects/p/v/other.json"
 	one := text(map[string]string{meta: `{"n":1}`, view: "1", other: "1"})

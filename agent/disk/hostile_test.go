@@ -279,7 +279,7 @@ func TestOverwrittenManifest(t *testing.T) {
 	}
 }
 
-func TestNewManifestIsReadFirst(t *testing.T) {
+func TestManifestOfAnotherProgram(t *testing.T) {
 	from, root := seeded(t), seeded(t)
 	one := text(map[string]string{"projects/a": "1"})
 	apply(t, open(t, from, Options{}), one)

@@ -73,7 +73,7 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 	}
 }
 
-// A file that a crash left and a user opened does not make the volume one without modes, and neither does a full volume.
+// The agent still finds that a volume has modes if it is full, or if a user changed the mode of the modesFile that a crash left.
 func TestVolumeWithModesIsDetected(t *testing.T) {
 	root := seeded(t)
 	full := Options{Around: func(e safe.Effect, do func() error) error {

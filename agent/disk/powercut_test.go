@@ -182,8 +182,8 @@ func (c *powerCut) cut() {
 	c.pending = nil
 }
 
-// F14: if the removal of the journal was not made durable, that happens before the next sync empties staging. Otherwise a power cut would bring
-// the journal back without the files that it names, and repeating its sync would clear lost+found.
+// F14: if the removal of the journal was not made durable, the next sync makes it durable before it empties staging. Otherwise a power cut would
+// bring the journal back without the files that it names, and repeating its sync would clear lost+found.
 func TestPowerCutAfterFailedRemovalOfJournal(t *testing.T) {
 	const path = "projects/p/a"
 	root := seededIn(t, memory(t))

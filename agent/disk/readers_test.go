@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// During 500 syncs, a reader polls every millisecond. It must see whole files of one commit, and no file may be missing.
+// During 500 syncs, a reader polls every millisecond. Each file must be there, complete, and of one commit.
 func TestReaderSeesWholeFiles(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{Around: quick})

@@ -228,7 +228,7 @@ func TestSnapshots(t *testing.T) {
 		syncTo(t, d, one, anySnapshots)
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 	})
-	// F28: a program of the gateway makes up ids that are later than tomorrow.
+	// F28: a program of the gateway makes up ids that are more than a day ahead.
 	t.Run("ids in the future", func(t *testing.T) {
 		const future = "site-99991231-235959"
 		root, d := begin(t)
@@ -453,7 +453,7 @@ func TestSnapshotJournal(t *testing.T) {
 	}
 }
 
-// A snapshot syncs two directories more than a sync without one, whatever its size: its own, and that of all snapshots.
+// A sync that takes a snapshot makes two more directories durable, whatever its size: the folder of the snapshot, and that of all snapshots.
 func TestSnapshotSyncs(t *testing.T) {
 	for name, files := range map[string]int{"one file": 1, "a hundred files": 100} {
 		t.Run(name, func(t *testing.T) {

@@ -23,9 +23,9 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The tests in this file interrupt the removal of snapshots.
+// The tests in this file interrupt the removal of snapshots, restore files of lost+found, and change single files.
 
-// fiveSnapshots is a data directory with five snapshots of one file. It returns their ids, the oldest first.
+// fiveSnapshots makes a data directory with five snapshots of one file. It returns their ids, the oldest first.
 func fiveSnapshots(t *testing.T) (root string, names []string) {
 	t.Helper()
 	root = seeded(t)
