@@ -119,7 +119,7 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// drafts is a Draft for repotest.WalkTree, which does not ask for the place of an object in a pack.
+// drafts lets repotest.WalkTree read a Draft. Its SortKey is 0 for each object, as new objects are in no pack.
 type drafts struct {
 	d *Draft
 	*Store

@@ -254,7 +254,7 @@ func TestFetchFromLimitedServers(t *testing.T) {
 		"Azure DevOps, which demands multi_ack_detailed": {gitserver.SingleAck},
 		"Azure DevOps, without ids":                      {gitserver.SingleAck, gitserver.SHAWants, gitserver.Filter},
 		"no shallow":                                     {gitserver.Shallow},
-		"neither":                                        {gitserver.Thin, gitserver.Shallow},
+		"neither thin packs nor shallow":                 {gitserver.Thin, gitserver.Shallow},
 		"no optional feature":                            {gitserver.Thin, gitserver.Shallow, gitserver.Filter, gitserver.SHAWants},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -208,7 +208,7 @@ func TestRegistryMovedTag(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), err)
 	})
 	// F32: an agent imports exactly the commit that the lead published.
-	t.Run("another commit under the digest", func(t *testing.T) {
+	t.Run("another commit under the tag", func(t *testing.T) {
 		b := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
 		_, err := b.store.Fetch(t.Context(), b.remote, first, "refs/tags/main")
 		assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), err)

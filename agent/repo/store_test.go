@@ -24,7 +24,7 @@ import (
 
 // F12: whatever damage the store has, a new commit is available after at most two syncs, and nothing panics.
 func TestDamagedStore(t *testing.T) {
-	newest := func(t *testing.T, s *Store, ext string) string {
+	firstFile := func(t *testing.T, s *Store, ext string) string {
 		files := repotest.PackFiles(t, s, ext)
 		require.NotEmpty(t, files)
 		return files[0]
@@ -38,7 +38,7 @@ func TestDamagedStore(t *testing.T) {
 	zero := func(b []byte) []byte { return make([]byte, len(b)) }
 	half := func(b []byte) []byte { return b[:len(b)/2] }
 	damages := map[string]func(t *testing.T, s *Store){
-		"a pack is truncated": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, packExt), half) },
+		"a pack is truncated": func(t *testing.T, s *Store) { overwrite(t, firstFile(t, s, packExt), half) },
 		"all packs are truncated": func(t *testing.T, s *Store) {
 			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, half) })
 		},
@@ -48,15 +48,17 @@ func TestDamagedStore(t *testing.T) {
 		"all packs are empty": func(t *testing.T, s *Store) {
 			each(repotest.PackFiles(t, s, packExt), func(p string) { overwrite(t, p, func([]byte) []byte { return nil }) })
 		},
-		"an index is zeroed": func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), zero) },
+		"an index is zeroed": func(t *testing.T, s *Store) { overwrite(t, firstFile(t, s, indexExt), zero) },
 		"all indexes are truncated": func(t *testing.T, s *Store) {
 			each(repotest.PackFiles(t, s, indexExt), func(p string) { overwrite(t, p, half) })
 		},
-		"an index is empty":   func(t *testing.T, s *Store) { overwrite(t, newest(t, s, indexExt), func([]byte) []byte { return nil }) },
-		"an index is missing": func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, indexExt))) },
-		"a pack is missing":   func(t *testing.T, s *Store) { require.NoError(t, os.Remove(newest(t, s, packExt))) },
+		"an index is empty": func(t *testing.T, s *Store) {
+			overwrite(t, firstFile(t, s, indexExt), func([]byte) []byte { return nil })
+		},
+		"an index is missing": func(t *testing.T, s *Store) { require.NoError(t, os.Remove(firstFile(t, s, indexExt))) },
+		"a pack is missing":   func(t *testing.T, s *Store) { require.NoError(t, os.Remove(firstFile(t, s, packExt))) },
 		"a pack and its index are missing": func(t *testing.T, s *Store) {
-			p := newest(t, s, packExt)
+			p := firstFile(t, s, packExt)
 			require.NoError(t, os.Remove(p))
 			require.NoError(t, os.Remove(strings.TrimSuffix(p, packExt)+indexExt))
 		},
@@ -68,7 +70,7 @@ func TestDamagedStore(t *testing.T) {
 			require.NoError(t, os.Rename(files[0]+"x", files[1]))
 		},
 		"a pack is a directory": func(t *testing.T, s *Store) {
-			p := newest(t, s, packExt)
+			p := firstFile(t, s, packExt)
 			require.NoError(t, os.Remove(p))
 			require.NoError(t, os.Mkdir(p, 0o700))
 		},

@@ -276,7 +276,7 @@ func TestTagFetchCost(t *testing.T) {
 	}
 }
 
-// commitText returns an unsigned commit.
+// commitText is the header of an unsigned commit.
 const commitText = "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n"
 
 // signedBy returns the parts of a commit that the key signs.

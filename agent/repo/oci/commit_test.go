@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Gateways of different versions compare the ids of commits, so that the text must never change.
+// Agents of different versions compare the ids of commits, so the text must never change.
 func TestCommitText(t *testing.T) {
 	a, err := parseManifest([]byte(`{"layers":[{"mediaType":"a+tar+gzip","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000","size":1}],
 		"annotations":{"org.opencontainers.image.source":"https://git.example.com/plants/line","org.opencontainers.image.revision":"main@sha1:0123\nArtifact: x",

@@ -143,7 +143,7 @@ func (u *unpacker) Read(p []byte) (int, error) {
 
 // contents is what an archive has. It bounds what is kept in memory.
 type contents struct {
-	root *folder
+	root          *folder
 	entries, made int // entries of the archive; files and folders that they make, with the folders that their paths imply
 	names         int // bytes
 }

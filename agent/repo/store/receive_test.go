@@ -437,7 +437,7 @@ func TestFailedPublishLeavesNoMark(t *testing.T) {
 	}
 }
 
-// pullTrees publishes a commit as a partial pack. It removes the received file with the extension lost before.
+// pullTrees publishes a commit as a partial pack. Before that, it removes the received file with the extension lost, if any.
 func (s *testStore) pullTrees(g *repotest.Site, commit plan.ID, lost string) error {
 	f, err := s.Begin(commit)
 	require.NoError(s.t, err)

@@ -160,7 +160,7 @@ func TestNonGitServers(t *testing.T) {
 		"not packets":   "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 9\r\n\r\nnot a pkt",
 		"other packets": "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\nContent-Length: 16\r\n\r\n0008oops0008oops",
 	} {
-		t.Run(name+" is not GitUnreachable", func(t *testing.T) {
+		t.Run(name+" is GitUnreachable", func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			defer func() { _ = l.Close() }()

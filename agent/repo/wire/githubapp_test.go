@@ -202,7 +202,7 @@ func TestGitHubAppErrors(t *testing.T) {
 	})
 }
 
-// F9: the client sends the app's JWT only to the API, and the app's tokens only to the host of the repository.
+// A token has the permissions asked for, or the error names those that are missing.
 func TestGitHubAppPermissions(t *testing.T) {
 	want := map[string]string{"contents": "write", "pull_requests": "write"}
 	withWrite := func(g *appSite) *testClient {
@@ -279,6 +279,7 @@ func TestAPIToken(t *testing.T) {
 	}
 }
 
+// F9: the client sends the app's JWT only to the API, and the app's tokens only to the host of the repository.
 func TestGitHubAppTokenHost(t *testing.T) {
 	g := newAppSite(t)
 	var thief atomic.Int32
