@@ -112,7 +112,7 @@ func TestRefuses(t *testing.T) {
 		"link":                  {tree{"k/a.jsonnet": "import 'b.libsonnet'", "k/b.libsonnet": link}, v1alpha1.ReasonUnsafePath, `"k/b.libsonnet" is a symbolic link`},
 		"cycle":                 {tree{"k/a.jsonnet": "import 'a.jsonnet'"}, v1alpha1.ReasonManifestInvalid, "jsonnet cannot build it"},
 		"many imports":          {wide, v1alpha1.ReasonLimitExceeded, "more than 1000 files"},
-		"many names":            {tree{"k/a.jsonnet": names.String()}, v1alpha1.ReasonLimitExceeded, "more than 20000 files are named"},
+		"many names":            {tree{"k/a.jsonnet": names.String()}, v1alpha1.ReasonLimitExceeded, "the imports name more than 20000 possible files"},
 		"loop":                  {tree{"k/a.jsonnet": "local f(n) = if n == 0 then 0 else f(n - 1) + f(n - 1); f(60)"}, v1alpha1.ReasonLimitExceeded, "CPU time"},
 		"recursion":             {tree{"k/a.jsonnet": "local f(n) = f(n + 1) + 1; f(0)"}, v1alpha1.ReasonManifestInvalid, "max stack frames exceeded"},
 		"memory":                {tree{"k/a.jsonnet": "std.repeat('x', 1000000000)"}, v1alpha1.ReasonLimitExceeded, "memory"},
