@@ -242,6 +242,12 @@ func TestSnapshots(t *testing.T) {
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 		assert.DirExists(t, filepath.Join(root, ".stoker/snapshots", future+".damaged"))
 		assert.FileExists(t, filepath.Join(root, ".stoker/backups", future+".gwbk.damaged"))
+		t.Run("without snapshots", func(t *testing.T) {
+			root, d := begin(t)
+			put(t, root, ".stoker/backups/"+future+".gwbk", "x")
+			syncTo(t, d, two, anySnapshots)
+			assert.FileExists(t, filepath.Join(root, ".stoker/backups", future+".gwbk.damaged"))
+		})
 		t.Run("complete", func(t *testing.T) { // the older ones would need it
 			all := filepath.Join(root, ".stoker/snapshots")
 			require.NoError(t, os.CopyFS(filepath.Join(all, future), os.DirFS(filepath.Join(all, "site-20261120-063001")))) //nolint:forbidigo // a snapshot has no symbolic links

@@ -159,8 +159,11 @@ func (s *Store) setAsideFuture() error {
 	}
 	for _, dir := range []string{DirName, BackupsDir} {
 		folder, err := s.own.OpenExisting(dir)
-		if err != nil || folder == nil {
+		if err != nil {
 			return err
+		}
+		if folder == nil {
+			continue
 		}
 		entries, err := folder.Entries()
 		for _, e := range entries {
