@@ -66,7 +66,8 @@ type RequestAnnotation struct {
 	Writer AnnotationWriter
 }
 
-// RequestAnnotations returns all of them. The policy stoker-gatewaysyncs lists those of setters and approvers; only editors may write others.
+// RequestAnnotations returns all annotations that request something. The policy stoker-gatewaysyncs lists those of setters and approvers; only
+// editors may write others.
 func RequestAnnotations() []RequestAnnotation {
 	return []RequestAnnotation{
 		{AnnotationRequestedRef, WriterSetter}, {AnnotationRequestedOver, WriterSetter}, {AnnotationRequestedUnless, WriterSetter},

@@ -168,9 +168,9 @@ func WindowApproved(gs *v1alpha1.GatewaySync, commit string) bool {
 	return len(gs.MaintenanceWindows()) > 0 && Approved(gs, v1alpha1.WindowApproval, commit)
 }
 
-// Approve returns the value of the annotation stoker.io/approved with an approval of a stage for a commit added, by a user of the API
-// server or "" if unknown. It drops invalid entries and the oldest approvals, and names that an entry cannot hold. It adds nothing if the
-// name of the stage or the commit is invalid.
+// Approve adds an approval of a stage for a commit to value, a value of the annotation stoker.io/approved. by is the user of the API server
+// who approves, or "" if unknown. Approve drops invalid entries, the oldest approvals, and a user name that an entry cannot hold. If the name
+// of the stage or the commit is invalid, it adds nothing.
 func Approve(value, stage, commit, by string) string {
 	entry := stage + "@" + strings.ToLower(commit)
 	added := approval.FindStringSubmatch(entry)

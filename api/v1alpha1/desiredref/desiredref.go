@@ -22,7 +22,8 @@ type Desired struct {
 	// Unless is set while a rollback is in force: the commit of the ref of the spec that the rollback blocks. The rollback lapses when that ref
 	// moves on. Otherwise it is "".
 	Unless string
-	// RequestedBy is the sender; empty if the request is not in force.
+	// RequestedBy is the sender of the request in force or, if the annotations request no ref, of the last poll. It is empty if the request has
+	// lapsed.
 	RequestedBy string
 	// RequestedAt is the time of the request. If it differs from the value that was handled last, git is polled at once, even if no
 	// request is in force.
@@ -44,7 +45,7 @@ func (d Desired) CheckCommit(commit string) error {
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
-// GoesBack reports whether the request in force goes back to a commit that ran before. Only then it passes maintenance windows, stages,
+// GoesBack reports whether the request in force goes back to a commit that ran before. Only then does it pass maintenance windows, stages,
 // the validation webhook and automatic rollback. d.Unless alone shows only that the sender calls it a rollback. Each of ran reports whether
 // a record has the commit: the status of the GatewaySync, which neither senders nor gateways can write, and on a gateway also its manifest.
 // All must have it, so that neither a sender nor a program on a gateway can pass off a new commit as an old one.

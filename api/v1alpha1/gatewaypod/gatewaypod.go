@@ -24,7 +24,7 @@ const (
 )
 
 // IsForeignAgent reports whether a container has the name of the agent's container but runs another program. The environment of an agent
-// always has POD_UID, without which the agent does not start.
+// always has POD_UID, without which the agent does not start. A container without variables is that of a trimmed copy of a pod with an agent.
 func IsForeignAgent(c *corev1.Container) bool {
 	return c.Name == AgentContainer && len(c.Env) > 0 && !slices.ContainsFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == "POD_UID" })
 }
