@@ -243,8 +243,8 @@ func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, ow
 // the EndpointSlice and the proxy of every node. If a pod were evicted earlier, its successor would get no agent.
 const repairDelay = 10 * time.Second
 
-// readyFor returns a function that reports whether ready has been true for at least d. It must be called more often than ready
-// changes.
+// readyFor returns a function that reports whether ready was true in all of its calls for at least d. It does not notice that ready is false
+// between two calls.
 func readyFor(ready func() bool, d time.Duration, now func() time.Time) func() bool {
 	var mu sync.Mutex
 	var since time.Time

@@ -9,7 +9,7 @@ import (
 
 // guaranteedLimits are the limits of the agent in a Guaranteed pod if neither the GatewaySync nor the injector's defaults set a
 // limit. The gateway waits for the first sync, which can use a little more than one processor. The pod reserves the CPU for as long as it
-// runs, so the agent gets at most half of the gateway's CPU: it must not be the reason why a gateway finds no node.
+// runs, so the agent gets at most half of the gateway's CPU: a larger agent could be the reason why no node has room for the pod.
 var guaranteedLimits = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),

@@ -88,7 +88,7 @@ func findData(pod *corev1.Pod) (data, Decision) {
 }
 
 // findDataMount finds the mount of the data volume: that of the annotation, otherwise the one at Ignition's data directory, otherwise
-// a volume with a usual name. If a container has a usual name, a volume of that name of another container is not the gateway's.
+// a volume with a usual name. If a container of the pod has a usual name, a volume with a usual name must be mounted by that container.
 func findDataMount(pod *corev1.Pod, want string) (data, bool) {
 	if want != "" {
 		return findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == want })

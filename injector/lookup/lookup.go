@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// LookupTimeout limits the query to the API server. It must be well below the timeout of the admission webhook, at least
+// LookupTimeout limits the query to the API server. It must be well below the timeout of the admission webhook, which is at least
 // 2 s (chart value webhook.timeoutSeconds).
 const LookupTimeout = time.Second
 

@@ -149,8 +149,8 @@ func ignoreNotFound(err error) error {
 }
 
 // repairKey evicts a pod whose gateway has to start once more to accept the API key that its agent makes. A pod is evicted only if its
-// GatewaySync asks for such a key, and if its volume outlives it: otherwise the successor would need a start again. The agent asks once for each
-// volume; in addition, a name or a claim is evicted for this purpose at most once a day.
+// GatewaySync asks for such a key, and if its volume outlives it: otherwise the gateway of the successor would have to start again, too. The
+// agent asks once for each volume. In addition, repairKey evicts at most one pod a day with the same name or volume.
 func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, pods podIndex, replacements map[string]replacement) (soon bool, err error) {
 	i := slices.IndexFunc(all.Readable, func(gs *v1alpha1.GatewaySync) bool { return belongs(p, gs, all) })
 	now := u.Now()

@@ -34,7 +34,7 @@ type replacement struct {
 	wait string // what to wait for, or ""
 	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, recreated that it has one.
 	stuck, absent, recreated bool
-	repairStopped            bool // stuck after an eviction, which an Event says
+	repairStopped            bool // stuck after an eviction; an Event reports it
 }
 
 // replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
