@@ -110,8 +110,8 @@ func (b *batch) isDeferrable() bool {
 	return isHint(b.request) && !hasOrderedID(b.request) || ok && j.Deferrable()
 }
 
-// Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After the deadline
-// of ctx a request for a ref is dropped. The error is one of this package, that of Do, or the context's.
+// Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After Timeout or the deadline
+// of ctx, the queue drops a waiting request that is not deferrable. The error is one of this package, that of Do, or the context's.
 func (q *Queue) Ask(ctx context.Context, key Key, r request.Request) (request.Answer, error) {
 	until := time.Now().Add(q.Timeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(until) {

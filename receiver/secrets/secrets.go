@@ -73,8 +73,8 @@ type Cache struct {
 	entries     map[Ref]*entry
 	unsureUntil time.Time
 	answered    time.Time // last answer about any Secret
-	unread      bool      // some Secret was never read
-	complete    bool      // every Secret was read at some time
+	unread      bool      // the cache has not tried yet to read some Secret
+	complete    bool      // at some time, the cache had tried to read every Secret
 	fullLogged  time.Time
 }
 
@@ -106,7 +106,7 @@ func (v *Cache) Unsure() bool {
 	return v.unread || time.Now().Before(v.unsureUntil)
 }
 
-// Complete reports whether every referenced Secret was read once or cannot be read.
+// Complete reports whether the cache has tried to read every referenced Secret. Once true, it stays true, even with new references.
 func (v *Cache) Complete() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

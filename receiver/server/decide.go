@@ -82,7 +82,7 @@ func decide(o v1alpha1.Requestable, r sender.Request, ownSecret bool) (req reque
 	return req, r.Why, nil
 }
 
-// decidePush decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
+// decidePush decides about refs that were created or moved. It requests another ref only if the object follows tags.
 func decidePush(o v1alpha1.Requestable, r sender.Request, ownSecret bool, req request.Request) (request.Request, string, error) {
 	if fixed := desiredref.InputsOf(o).NotRequestable; fixed != "" {
 		return req, fixed, nil
@@ -257,7 +257,7 @@ func pastRefs(o v1alpha1.Requestable) []string {
 }
 
 // currentVersion returns the desired version with a prefix, and its ref. If the desired ref is not a version (a branch, or a commit of a
-// rollback), it returns the highest past version.
+// rollback), it returns the highest past version. It returns nil if the desired version has another prefix.
 func currentVersion(o v1alpha1.Requestable, past []string, prefix string) (highest *semver.Version, at string) {
 	refs := past
 	if wanted := strings.TrimPrefix(desiredRef(o).Ref, tags); !syntax.IsCommit(wanted) {

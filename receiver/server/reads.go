@@ -16,8 +16,8 @@ type observation struct {
 	err    error
 }
 
-// sharedReads reads an object once for all callers that wait for it. A caller never gets a read that began before its call. An object is
-// read at most once in each pause, so that it leaves the connection to the others.
+// sharedReads reads an object once for all callers that wait for it. A caller never gets a read that began before its call. After a
+// read of an object there is a pause, so that many calls for one object do not delay the reads of others.
 type sharedReads struct {
 	read  func(context.Context, queue.Key) observation
 	slots chan struct{} // of reads at the same time

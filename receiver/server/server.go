@@ -67,7 +67,7 @@ type Server struct {
 	checker        *credential.Checker
 	bodies         *limit.Bodies
 	queue          *queue.Queue
-	reads          *queue.Queue // reads objects of which the cache may be stale
+	reads          *queue.Queue // reads objects from the API server if the cache may be stale
 	setter         *request.Setter
 	requestClients kube.Clients
 	statusClients  kube.Clients
