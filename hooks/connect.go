@@ -42,7 +42,8 @@ const dialTimeout = 5 * time.Second
 // connect finds the cluster and the namespace as kubectl does.
 func (c *cli) connect() (target, error) { return c.connectWith(c.flags, false) }
 
-// connectWith is connect with other flags. Of several clusters at once, none may ask for a password on the terminal.
+// connectWith is connect with other flags. If several is true, the command asks several clusters at once, so no credential plugin may read
+// from the terminal.
 func (c *cli) connectWith(flags *genericclioptions.ConfigFlags, several bool) (target, error) {
 	loader := flags.ToRawKubeConfigLoader()
 	namespace, _, err := loader.Namespace()

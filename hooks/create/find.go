@@ -26,7 +26,7 @@ const (
 	udtsDir        = "udts"
 	platform       = "ignition" // the module id of the platform
 	collectionsDir = configDir + "/" + resourcesDir
-	// typesDir is where the folder udts goes, as without profiles, where the annotation stoker.io/service-path names the base.
+	// typesDir is the destination of the folder udts. It is the same in a GatewaySync without profiles (stoker.io/service-path).
 	typesDir = collectionsDir + "/core/" + platform + "/tag-type-definition/" + v1alpha1.DefaultTagProvider
 )
 
@@ -319,5 +319,5 @@ func (f *finder) add(d *dir, u *unit) {
 	b.units = append(b.units, u)
 }
 
-// isNamed reports whether a folder's name says what is in it.
+// isNamed reports whether a folder's name contains what, in upper or lower case.
 func isNamed(d *dir, what string) bool { return strings.Contains(strings.ToLower(d.name), what) }

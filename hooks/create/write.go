@@ -33,7 +33,7 @@ type yamlWriter struct {
 	bytes.Buffer
 }
 
-// line writes a line. Its strings must be literals or come from scalar.
+// line writes a line. Its strings must be literals, or come from scalar, note or oneLine.
 func (w *yamlWriter) line(indent int, format string, args ...any) {
 	w.WriteString(strings.Repeat("  ", indent))
 	fmt.Fprintf(w, format, args...)
@@ -64,7 +64,7 @@ func oneLine(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// scalar returns a string as a YAML scalar, plain if that is the same string.
+// scalar returns a string as a YAML scalar. It is not quoted if YAML reads the text as the same string.
 func scalar(s string) string {
 	var back any
 	plainSafe := printable(s) && !strings.ContainsAny(s, "#\"'") && !strings.Contains(s, ": ")

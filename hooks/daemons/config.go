@@ -1,4 +1,4 @@
-// Package daemons has the commands of stoker that run until they are stopped: each watches a kind, and of several replicas one acts.
+// Package daemons has the commands of stoker that run until they are stopped: they watch objects, and of several replicas one acts.
 package daemons
 
 import (

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// runningCommit is the gateways that run one commit, in JSON and YAML. If Unknown is set, it says why the commit is not known.
+// runningCommit counts the gateways that run one commit, in JSON and YAML. If Unknown is set, it says why the commit is not known.
 type runningCommit struct {
 	Commit  string   `json:"commit,omitempty"`
 	Refs    []string `json:"refs,omitempty"`
@@ -25,7 +25,7 @@ type runningCommit struct {
 	Fleets   []runningFleet `json:"fleets,omitempty"`
 }
 
-// runningFleet is the gateways of a fleet among those of a runningCommit.
+// runningFleet counts the gateways of one fleet that run the commit of a runningCommit.
 type runningFleet struct {
 	Site      string `json:"site,omitempty"`
 	Namespace string `json:"namespace,omitempty"`

@@ -147,7 +147,7 @@ func tooMany(names []string) error {
 	return nil
 }
 
-// FindCluster returns an error if nothing names a cluster. client-go then connects to localhost:8080, as kubectl of ten years ago.
+// FindCluster returns an error if nothing names a cluster. Without it, client-go would connect to localhost:8080.
 func FindCluster(loader clientcmd.ClientConfig, config *rest.Config, server string, env func(string) string) error {
 	if config.Host != "http://localhost:8080" {
 		return nil

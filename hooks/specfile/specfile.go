@@ -18,7 +18,8 @@ import (
 // maxSize bounds a file with one object, in bytes. etcd stores objects of at most 1.5 MiB.
 const maxSize = 1536 << 10
 
-// GatewaySync reads a GatewaySync from a file, or from stdin if name is "-". If it has no name, it gets that of the file.
+// GatewaySync reads a GatewaySync from a file, or from stdin if name is "-". A GatewaySync without a name gets that of
+// the file.
 func GatewaySync(name string, stdin io.Reader) (*v1alpha1.GatewaySync, error) {
 	raw, err := read(name, stdin)
 	if err != nil {

@@ -180,7 +180,7 @@ func PathOf(namespace, name string) string {
 func (g gateway) Unfinished() bool { return g.Behind || g.Waiting || g.Unknown }
 
 // newFleet returns a GatewaySync of a site as pages show it. target is its SyncTarget, or nil if it is unknown. lost is why the API server does
-// not answer, or "": then the page shows what it saw last, and nothing counts as known.
+// not answer, or "" if it does. With lost, the page shows what it read last, and counts nothing as known.
 func (s *Server) newFleet(x *site, gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, lost string, now time.Time) fleet {
 	v := request.Read(gs, "", target, now)
 	f := fleet{
@@ -225,8 +225,8 @@ func (s *Server) newFleet(x *site, gs *v1alpha1.GatewaySync, target *v1alpha1.Sy
 	return f
 }
 
-// behindSince returns when gateways began to be behind or unknown. If the lead of a fleet that is behind becomes silent at silent, the
-// time does not begin again.
+// behindSince returns when gateways began to be behind or unknown. silent is when an agent last led, or zero. If the gateways were behind
+// before that time, the earlier time counts.
 func behindSince(f fleet, silent, now time.Time) moment {
 	c := meta.FindStatusCondition(f.gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced)
 	switch {

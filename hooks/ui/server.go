@@ -4,8 +4,8 @@
 //
 // Pages are complete without JavaScript. A small script keeps an open page current: when the server sends an event, the script
 // loads the same address again and takes over the differences. For each site, which is a context of the kubeconfig, the server
-// watches the GatewaySyncs and ConfigSyncs, and asks every ten seconds whether the API server answers. While one does not, pages
-// show what was read of it last as not known; no page waits for it.
+// watches the GatewaySyncs and ConfigSyncs, and asks every ten seconds whether the API server answers. While an API server
+// does not answer, pages show what was last read of it, marked as not confirmed, and no page waits for it.
 //
 // The content of objects and the answers of agents may be hostile. html/template escapes them, clean removes control characters
 // and cuts them, and every list has a bound. The pages show GatewaySyncs, SyncTargets, SyncReports, ConfigSyncs, pods, the
@@ -129,8 +129,8 @@ func (s *Server) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// URL returns the URL that opens a page, with a token that can be used once: a browser keeps it in its history. addr is the address
-// that the server listens on.
+// URL returns the URL that opens a page, with a token that can be used once, because a browser keeps the URL in its history. addr is
+// the address that the server listens on.
 func (s *Server) URL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header
 // names this machine. The check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a GET
-// with the token in the query, it sets the cookie. With the cookie, it redirects to the same page without any token.
+// with the token in the query, it sets the cookie. It redirects a request with cookie and token to the same page without a token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",

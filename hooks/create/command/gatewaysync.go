@@ -131,7 +131,7 @@ func (x *gatewaySyncFlags) secretObjects(auth *v1alpha1.Credential) ([]*corev1.S
 		if n := len(list); n == 0 || list[n-1].Name != name {
 			list = append(list, create.Secret(name, "", map[string][]byte{}))
 		}
-		for _, value := range values { // one, whose key may be another one here
+		for _, value := range values { // there is one value; --secret names its key
 			list[len(list)-1].Data[key] = value
 		}
 	}
