@@ -45,12 +45,12 @@ func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) err
 
 // admission checks one commit of a SyncTarget against git. After the first success it does not ask again.
 type admission struct {
-	git    v1alpha1.GitSpec
-	remote *repo.Remote
-	store  *repo.Store
-	ref    string
-	commit plan.ID
-	refill bool // a new volume gets the commit that the gateway had on the lost one; the ref may have moved since
+	git     v1alpha1.GitSpec
+	remote  *repo.Remote
+	store   *repo.Store
+	ref     string
+	commit  plan.ID
+	earlier bool // the commit ran on this gateway, or everywhere; its ref may have moved since, or not be admitted any more
 
 	admitted bool
 	name     string // the full name of the ref, once admitted
@@ -61,14 +61,14 @@ type admission struct {
 // of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
 const maxMisses = 2
 
-// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id. For a
-// refill, a commit in the history of any ref that spec.git.allowedRefs admits will do; then the name is "", too.
+// admit returns the full name of the ref that has the commit as its tip or in its history; "" for a commit that was requested by its id. For
+// an earlier commit, the history of any ref that spec.git.allowedRefs admits will do; then the name is "", too.
 func (a *admission) admit(ctx context.Context) (string, error) {
 	if a.admitted {
 		return a.name, nil
 	}
 	name, err := a.store.Admit(ctx, a.remote, &a.git, a.ref, a.commit)
-	if a.refill && isRefused(err) {
+	if a.earlier && isRefused(err) {
 		name, err = a.store.Admit(ctx, a.remote, &a.git, a.commit.String(), a.commit)
 	}
 	a.admitted, a.name = err == nil, name

@@ -78,7 +78,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			n = decide.Next(s)
 		}
 		back := n.Rollback && s.MayGoBack(in.Commit)
-		m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back
+		m.profile.DryRun, m.rollback, m.rolloutRollback, m.earlier = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back, n.To != nil
 	}
 	if n.ApplyPause {
 		f.current.pause(&in)
@@ -253,8 +253,8 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
 			"ref", m.in.Ref, "commit", m.in.Commit.String(), "generation", m.generation, "term", m.in.Term)
 	}
-	if a := c.admitted; a == nil || a.remote != f.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit || a.refill != f.refilling {
-		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit, refill: f.refilling}
+	if a := c.admitted; a == nil || a.remote != f.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit || a.earlier != m.earlier {
+		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit, earlier: m.earlier}
 	}
 	c.inputs = m
 	c.paused, _ = c.paused.Apply(m.in.pause(), m.in.paused)

@@ -167,6 +167,29 @@ func TestRolloutGoesBack(t *testing.T) {
 	p.awaitSynced(third, "three")
 }
 
+// What ran everywhere is admitted from the history of another ref, too.
+func TestRolloutGoesBackWithoutItsRef(t *testing.T) {
+	for name, allowed := range map[string][]string{"the branch was deleted": nil, "the branch is not allowed": {"release"}} {
+		t.Run(name, func(t *testing.T) {
+			w := onSharedCluster(t)
+			p, first := w.staged()
+			second := w.commit("two")
+			w.repo.Branch("release", second)
+			gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Spec.Git.AllowedRefs = "release", allowed })
+			if allowed == nil {
+				w.repo.DeleteBranch("main")
+			}
+			w.lead(targetCommit(second), generation(gs.Generation), rollout(3, 2, first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "release", "refs/heads/release" })
+			p.awaitSynced(second, "two")
+			w.lead(rollout(3, 2, first, rollingBack))
+			p.await("a gateway that went back", func(s v1alpha1.SyncReportStatus) bool {
+				return s.Reason == v1alpha1.ReasonRolledBack && s.Commit == first
+			})
+			assert.Equal(t, "one", p.title())
+		})
+	}
+}
+
 // C3: a gateway whose profile allows only dry runs does not go back, and its agent does not spin.
 func TestRolloutGoesBackInDryRun(t *testing.T) {
 	w := onSharedCluster(t)
