@@ -43,13 +43,13 @@ func TestHash(t *testing.T) {
 		t.Run(a.Name, func(t *testing.T) {
 			is := hash(map[string]string{a.Name: "x"})
 			if strings.HasPrefix(a.Name, "stoker.io/requested-") || a.Name == v1alpha1.AnnotationPaused {
-				assert.Equal(t, none, is, "the SyncTarget itself says what follows from it")
+				assert.Equal(t, none, is, "the SyncTarget itself has the outcome of this request")
 				return
 			}
 			assert.Empty(t, seen[is])
 			seen[is] = a.Name
-			few := a.Name == v1alpha1.AnnotationPropose || a.Name == v1alpha1.AnnotationApproved
-			assert.Equal(t, few, SameSync(none, is))
+			sameSync := a.Name == v1alpha1.AnnotationPropose || a.Name == v1alpha1.AnnotationApproved
+			assert.Equal(t, sameSync, SameSync(none, is))
 		})
 	}
 	assert.NotEqual(t, hash(map[string]string{v1alpha1.AnnotationForceSync: "1", v1alpha1.AnnotationConfirmDeletion: "2"}), hash(map[string]string{v1alpha1.AnnotationForceSync: "10 2"}))

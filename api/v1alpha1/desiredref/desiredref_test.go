@@ -390,7 +390,7 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 	gs.Annotations[name] = value
 }
 
-// C20: the words of the sender alone make no rollback; every record must have the commit.
+// C20: what the sender says is not enough for a rollback; every record must have the commit.
 func TestGoesBack(t *testing.T) {
 	has := func(commits ...string) func(string) bool {
 		return func(c string) bool { return slices.Contains(commits, c) }

@@ -182,7 +182,7 @@ func TestLargestOrders(t *testing.T) {
 	}
 }
 
-// Most gateways are the only pod of a StatefulSet: the pod line-0 is the gateway line. Both names mean it.
+// Most gateways are the only pod of a StatefulSet: the pod line-0 is the gateway line. Both names stand for this gateway.
 func TestNamesOfPods(t *testing.T) {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{
