@@ -76,8 +76,8 @@ func TestRepairStatefulSet(t *testing.T) {
 	w.stateful(plant, statefulSet("site", 3))
 	before, injected := w.pods(plant)
 	require.Zero(t, injected)
-	told := map[string]int{"NotInjected Pod/site-0": 1, "NotInjected Pod/site-1": 1, "NotInjected Pod/site-2": 1}
-	w.eventually("each pod has an Event NotInjected", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+	expected := map[string]int{"NotInjected Pod/site-0": 1, "NotInjected Pod/site-1": 1, "NotInjected Pod/site-2": 1}
+	w.eventually("each pod has an Event NotInjected", func() bool { return assert.ObjectsAreEqual(expected, w.events(plant)) })
 
 	w.gatewaySync(plant)
 	w.eventually("one pod has an agent", func() bool {
@@ -95,10 +95,10 @@ func TestRepairStatefulSet(t *testing.T) {
 	after, _ := w.pods(plant)
 	for name := range before {
 		assert.NotEqual(t, before[name], after[name])
-		told["PodEvictedForRepair Pod/"+name] = 1
+		expected["PodEvictedForRepair Pod/"+name] = 1
 	}
-	told["PodEvictedForRepair GatewaySync/line"] = 3
-	w.eventually("one Event for each pod", func() bool { return assert.ObjectsAreEqual(told, w.events(plant)) })
+	expected["PodEvictedForRepair GatewaySync/line"] = 3
+	w.eventually("one Event for each pod", func() bool { return assert.ObjectsAreEqual(expected, w.events(plant)) })
 }
 
 // Before this product was installed, the webhook of another program injected its own container stoker-agent.

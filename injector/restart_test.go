@@ -64,7 +64,7 @@ func TestRestartForKey(t *testing.T) {
 		uids, injected := w.pods(plant)
 		return uids["stays-0"] != "" && uids["stays-0"] != first && injected == 2
 	})
-	w.eventually("Events say it", func() bool {
+	w.eventually("Events report it", func() bool {
 		events := w.events(plant)
 		return events["PodEvictedForRepair Pod/stays-0"] == 1 && events["RepairStopped Pod/forgets-0"] == 1
 	})
@@ -72,18 +72,18 @@ func TestRestartForKey(t *testing.T) {
 	again := ends(plant, "stays-0")
 	w.looksAgain(in, plant)
 	uids, _ := w.pods(plant)
-	assert.Equal(t, again, uids["stays-0"], "a pod is evicted once")
+	assert.Equal(t, again, uids["stays-0"], "a pod must be evicted only once")
 	uids, _ = w.pods(other)
 	assert.Equal(t, kept, uids["own-0"], "the GatewaySync asks for no such key")
 	assert.Empty(t, w.events(other))
 }
 
-func TestSteady(t *testing.T) {
+func TestReadyFor(t *testing.T) {
 	now, ready := time.Unix(0, 0), false
 	is := readyFor(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
 	assert.False(t, is())
 	ready = true
-	assert.False(t, is(), "the replica must stay ready for a time before it leads")
+	assert.False(t, is(), "the replica must stay ready for a time before it evicts pods")
 	now = now.Add(9 * time.Second)
 	assert.False(t, is())
 	now = now.Add(time.Second)

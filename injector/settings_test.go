@@ -102,7 +102,7 @@ func TestShippedDeployment(t *testing.T) {
 	}
 }
 
-// The tests with a real API server use the webhook configuration of kustomize, and so hold what its entries do.
+// The tests with a real API server use the webhook configuration of kustomize, and so check what its entries do.
 func TestShippedWebhookConfiguration(t *testing.T) {
 	got := &admissionregv1.MutatingWebhookConfiguration{}
 	require.NoError(t, yaml.UnmarshalStrict([]byte(shipped(t, "MutatingWebhookConfiguration/*")), got))
@@ -254,7 +254,7 @@ func TestAgentEnvAndArgsReachAgents(t *testing.T) {
 
 // C7: every reader of pods sees what the injector adds, and the injector's command line is readable as well.
 func TestAgentEnvAndArgsErrors(t *testing.T) {
-	const undecided = "cannot be set for all agents; the allowed flags are --log-format, --log-level, --lost-found-age, --max-blob, " +
+	const notAllowed = "cannot be set for all agents; the allowed flags are --log-format, --log-level, --lost-found-age, --max-blob, " +
 		"--max-files, --max-lost-found, --max-repository"
 	for _, c := range []struct {
 		args []string
@@ -285,8 +285,8 @@ func TestAgentEnvAndArgsErrors(t *testing.T) {
 		{[]string{"--agent-env=GIT_TOKEN_FILE=S3CR3T"}, `"GIT_TOKEN_FILE" is not allowed`},
 		{[]string{"--agent-env=LD_PRELOAD=S3CR3T"}, `"LD_PRELOAD" is not allowed`},
 
-		{[]string{"--agent-arg=--data-dir=/"}, "--agent-arg: --data-dir " + undecided},
-		{[]string{"--agent-arg=--kubeconfig=/x"}, "--agent-arg: --kubeconfig " + undecided},
+		{[]string{"--agent-arg=--data-dir=/"}, "--agent-arg: --data-dir " + notAllowed},
+		{[]string{"--agent-arg=--kubeconfig=/x"}, "--agent-arg: --kubeconfig " + notAllowed},
 		{[]string{"--agent-arg=--health-addr=:1"}, "--health-addr cannot be set"},
 		{[]string{"--agent-arg=--allow-unseeded=true"}, "--allow-unseeded cannot be set"},
 		{[]string{"--agent-arg=--file=x"}, "--file cannot be set"},

@@ -265,12 +265,12 @@ func (l *lone) look() request.Phase { return request.Read(l.gs, "", nil, l.now).
 
 // passes advances the time by d, calls write every ten seconds, and counts the phases.
 func (l *lone) passes(d time.Duration, write func()) map[request.Phase]int {
-	told := map[request.Phase]int{}
+	phases := map[request.Phase]int{}
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
 		write()
-		told[l.look()]++
+		phases[l.look()]++
 	}
-	return told
+	return phases
 }
 
 // leads advances the time by d while the agent leads.
@@ -303,15 +303,15 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 			l := newLone(t)
 			for l.now.Before(noon.Add(2 * time.Hour)) {
 				began := l.now.Sub(noon)
-				told := l.leads(c.there)
+				phases := l.leads(c.there)
 				for phase, n := range l.away(c.away, pod()) {
-					told[phase] += n
+					phases[phase] += n
 				}
 				switch over := v1alpha1.DefaultProgressDeadline; {
 				case l.now.Sub(noon) <= over:
-					assert.Zero(t, told[request.Failed], began)
+					assert.Zero(t, phases[request.Failed], began)
 				case began >= over:
-					assert.Zero(t, told[request.Progressing], "%s: the failure must be final", began)
+					assert.Zero(t, phases[request.Progressing], "%s: the failure must be final", began)
 				}
 			}
 		})
@@ -322,9 +322,9 @@ func TestRepeatedLongAbsence(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
 		assert.Zero(t, l.leads(time.Minute)[request.Failed], "after a long absence, the deadline must start again")
-		told := l.away(30*time.Minute, pod())
-		assert.NotZero(t, told[request.Failed])
-		assert.LessOrEqual(t, told[request.Progressing], 60, "the deadline must be at most ten minutes")
+		phases := l.away(30*time.Minute, pod())
+		assert.NotZero(t, phases[request.Failed])
+		assert.LessOrEqual(t, phases[request.Progressing], 60, "the deadline must be at most ten minutes")
 	}
 }
 
@@ -360,15 +360,15 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 			asked := l.now
 			for l.now.Before(asked.Add(2 * time.Hour)) {
 				began := l.now.Sub(asked)
-				told := l.leads(time.Minute)
+				phases := l.leads(time.Minute)
 				for phase, n := range l.away(4*time.Minute, pod()) {
-					told[phase] += n
+					phases[phase] += n
 				}
 				switch {
 				case began < 5*time.Minute:
-					assert.Zero(t, told[request.Failed], began)
+					assert.Zero(t, phases[request.Failed], began)
 				case began >= 15*time.Minute:
-					assert.Zero(t, told[request.Progressing], began)
+					assert.Zero(t, phases[request.Progressing], began)
 				}
 			}
 		})

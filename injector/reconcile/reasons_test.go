@@ -130,7 +130,7 @@ func held(client kubernetes.Interface, holder string) lease.Lease {
 	return lease.Lease{Client: client, Namespace: "stoker-system", Name: "injector", Holder: holder}
 }
 
-func TestLedgerTakeover(t *testing.T) {
+func TestEvictionStoreTakeover(t *testing.T) {
 	object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	object.Spec.HolderIdentity = new("a")
 	client := clientset.New(object)
@@ -179,7 +179,7 @@ func TestLedgerTakeover(t *testing.T) {
 	assert.False(t, ok, "the record of a deleted owner must be removed")
 }
 
-func TestLedgerSizeIsBounded(t *testing.T) {
+func TestEvictionStoreIsBounded(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
 	l := &evictionStore{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
@@ -197,7 +197,7 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 	assert.Len(t, l.evicted, 1, "expired records must be dropped")
 }
 
-func TestLedgerDropsInvalidRecords(t *testing.T) {
+func TestEvictionStoreDropsInvalidRecords(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
 	l := &evictionStore{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }}
@@ -281,7 +281,7 @@ func TestEventName(t *testing.T) {
 	assert.Equal(t, eventName("gw-0", "a"), eventName("gw-0", "a"))
 }
 
-func TestForeignPodsAreTrimmed(t *testing.T) {
+func TestOtherPodsAreTrimmed(t *testing.T) {
 	got, err := slim(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"x": "y"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}, ServiceAccountName: "web"},

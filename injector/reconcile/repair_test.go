@@ -59,22 +59,22 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 
 func TestEvictionIsRecordedFirst(t *testing.T) {
 	now := noon.Add(time.Minute)
-	var asked []string
+	var calls []string
 	u, repair := evicting(t, &now, func(dry bool, written string) error {
 		switch {
 		case dry:
 			assert.Empty(t, written)
-			asked = append(asked, "may it")
+			calls = append(calls, "dry run")
 		default:
 			assert.Contains(t, written, `"pod":"gw-0"`)
-			asked = append(asked, "go")
+			calls = append(calls, "eviction")
 		}
 		return nil
 	})
 	d, replacements, err := repair()
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
-	assert.Equal(t, []string{"may it", "go"}, asked)
+	assert.Equal(t, []string{"dry run", "eviction"}, calls)
 	assert.NotEmpty(t, replacements["line"].wait, "no other pod of the GatewaySync may be evicted")
 	_, ok := u.evictions.of("line")
 	assert.True(t, ok)
