@@ -60,11 +60,11 @@ func TestServedGatewaySyncs(t *testing.T) {
 	require.Len(t, l.List(), 1)
 	close(changed)
 	close(unreadable)
-	var told []string
+	var names []string
 	for name := range changed {
-		told = append(told, name)
+		names = append(names, name)
 	}
-	assert.Equal(t, []string{"line"}, told)
+	assert.Equal(t, []string{"line"}, names)
 	bad := <-unreadable
 	require.NotNil(t, bad)
 	assert.Equal(t, "broken", bad.Name)

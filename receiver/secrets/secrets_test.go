@@ -42,7 +42,7 @@ type cluster struct {
 
 var webhook = Ref{"plant", "webhook", "secret"}
 
-// newCluster runs a vault. The function change prepares the cluster before the cache starts.
+// newCluster starts a Cache with a fake API server. The function change prepares the cluster before the cache starts.
 func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	t.Helper()
 	c := &cluster{value: "S3CR3T", takes: 10 * time.Millisecond, places: []Ref{webhook, webhook}}
