@@ -36,8 +36,8 @@ discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Error, reason
 const repaired = `{gatewaysReady: 1/1, conditions: [{type: Ready, status: "True", reason: Synced, message: "1 of 1 gateways runs aaaaaaa", lastTransitionTime: "2026-01-01T00:00:00Z"}],
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, message: ""}]}`
 
-// Two replicas with the rights that kustomize and the chart give them, on a real API server. The first one tells the beginning and is
-// stopped; the second one tells the end, and nothing that was told before.
+// Two replicas with the rights that kustomize and the chart give them, on a real API server. The first one reports that problems began
+// and is stopped. The second one reports that they ended, and repeats nothing.
 func TestNotifyTakesOver(t *testing.T) {
 	t.Parallel()
 	messages, configMessages := make(chan string, 100), make(chan string, 100)
@@ -107,7 +107,7 @@ spec:
 		}()
 		return func() { cancel(); <-ended }
 	}
-	told := func(messages <-chan string) string {
+	received := func(messages <-chan string) string {
 		t.Helper()
 		select {
 		case m := <-messages:
@@ -120,22 +120,22 @@ spec:
 	first := start()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
 	ended(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")
-	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", told(messages))
-	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *ConfigSyncNotReady firing*: `ConfigSync site: ManifestInvalid: site.yaml: line 3: unexpected end` next: `stoker config status site --namespace "+namespace+"` <https://grafana.example.com/d/"+namespace+"|page>\"}", told(configMessages))
+	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", received(messages))
+	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *ConfigSyncNotReady firing*: `ConfigSync site: ManifestInvalid: site.yaml: line 3: unexpected end` next: `stoker config status site --namespace "+namespace+"` <https://grafana.example.com/d/"+namespace+"|page>\"}", received(configMessages))
 	second := start()
 	first()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
 	ended(v1alpha1.OutcomeSucceeded, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied")
-	assert.Contains(t, told(messages), "*NotReady resolved*: `it has ended after ")
-	assert.Contains(t, told(configMessages), "*ConfigSyncNotReady resolved*: `ConfigSync site: it has ended after ")
+	assert.Contains(t, received(messages), "*NotReady resolved*: `it has ended after ")
+	assert.Contains(t, received(configMessages), "*ConfigSyncNotReady resolved*: `ConfigSync site: it has ended after ")
 	second()
 	assert.Zero(t, len(messages)+len(configMessages), "each message must be sent once")
 	assert.NotContains(t, log.String(), "S3CR3T")
 	assert.Equal(t, 4, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
 }
 
-// Each documented command of a program that runs until it is stopped becomes the replica that acts, and ends with 0. The runs of stoker config run
-// themselves are tested in internal/configsync.
+// Each documented command that runs until it is stopped becomes the replica that acts, and exits with 0. The tests of internal/configsync check
+// what such a replica does.
 func TestDaemonCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)

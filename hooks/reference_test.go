@@ -64,7 +64,7 @@ func page(root *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, "`stoker` requests refs and shows the state of gateways, also as `kubectl stoker` ([installation](../how-to/installation.md#the-command-line)).")
 	all := commands(root)
-	several := inSeveral(commands(newCLI(io.Discard, io.Discard).root("stoker"))) // of other commands, because it changes their usage lines
+	several := inSeveral(commands(newCLI(io.Discard, io.Discard).root("stoker"))) // of a second root, because inSeveral changes usage lines
 	for _, c := range all {
 		fmt.Fprintf(&b, "\n## %s\n\n", c.CommandPath())
 		fmt.Fprintf(&b, "%s\n", asCode(cmp.Or(c.Long, c.Short+".")))

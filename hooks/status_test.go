@@ -26,7 +26,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-const threeFleets = `
+const lineAndPlant = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: line}
@@ -42,12 +42,12 @@ const running = `{observedGeneration: 1, gatewaysReady: 1/1, target: {ref: main,
 conditions: [{type: Ready, status: "True", reason: Synced, message: "1 of 1 gateways runs aaaaaaa", lastTransitionTime: "2026-01-01T00:00:00Z"}],
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
 
-// Three clusters: one answers, one was stopped, one rejects the user. Nothing of them is hidden.
+// One site answers, the cluster of one was stopped, and one rejects the user. The command hides none of them.
 func TestStatusOfSeveralSites(t *testing.T) {
 	t.Parallel()
 	north, gone := kubetest.Control(t), kubetest.Control(t, kubetest.Private())
 	namespace := north.Namespace(t)
-	north.ApplyYAML(t, namespace, threeFleets)
+	north.ApplyYAML(t, namespace, lineAndPlant)
 	require.NoError(t, lead(t.Context(), north, namespace, "line", running))
 	gone.Kill(t, kubetest.APIServer)
 	config := api.NewConfig()

@@ -70,7 +70,7 @@ func TestNameFromTrackingID(t *testing.T) {
 	assert.Equal(t, Name{"apps", "site"}, got)
 }
 
-func TestParseMade(t *testing.T) {
+func TestParseHookName(t *testing.T) {
 	start := time.Unix(1795150392, 0).UTC()
 	for name, want := range map[string]HookName{
 		"stoker-pre-d71ae04-presync-1795150392":            {"d71ae04", "presync", start},
@@ -98,7 +98,7 @@ func TestParseMade(t *testing.T) {
 	}
 }
 
-func TestOfPod(t *testing.T) {
+func TestJobOfPod(t *testing.T) {
 	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", JobOfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
 	assert.Equal(t, "job", JobOfPod("job-abcde"))
 	assert.Empty(t, JobOfPod(strings.Repeat("a", 57)+"-abcde"), "Kubernetes may have truncated the name at a dash")

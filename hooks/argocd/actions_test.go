@@ -84,7 +84,7 @@ func at(t testing.TB, gs *v1alpha1.GatewaySync) time.Time {
 	return noon.Add(time.Duration(version))
 }
 
-// asked makes the same change with the verbs.
+// asked makes the same change with the code of the command line.
 func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*request.Setter) (request.Answer, error)) (*v1alpha1.GatewaySync, request.Answer, error) {
 	t.Helper()
 	u := &unstructured.Unstructured{Object: object(t, gs)}
@@ -270,7 +270,7 @@ func TestPauseAndResumeDiscovery(t *testing.T) {
 	}
 }
 
-// fleets lists the fleets of the test data, each with the actions that are offered and the actions that the test runs.
+// fleets lists fleets, each with the actions that are offered and the actions that the test runs.
 var fleets = []struct {
 	file    string
 	offered []string
@@ -365,7 +365,7 @@ type (
 	}
 )
 
-// actionRows returns the rows of action_test.yaml and the objects that they name. The verbs define what an action must write.
+// actionRows returns the rows of action_test.yaml and the objects that they name. What the command line writes is what an action must write.
 func actionRows(t *testing.T) (tests actionTests, objects map[string]*v1alpha1.GatewaySync) {
 	t.Helper()
 	objects = map[string]*v1alpha1.GatewaySync{}

@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// configSyncs lists ConfigSyncs in the states that matter to Argo CD. Each change alters one that was applied. They are written to testdata,
-// where the modules test/argocd and test/argocd/v3 check them with Argo CD's own code.
+// configSyncs lists ConfigSyncs in the states that matter to Argo CD. Each change alters one that was applied. With -write, the tests
+// write them for the modules test/argocd and test/argocd/v3, which check them with Argo CD's own code.
 var configSyncs = []struct {
 	name, health, message string
 	change                func(*v1alpha1.ConfigSync)

@@ -33,7 +33,7 @@ spec:
   template: {metadata: {labels: {a: b}}, spec: {serviceAccountName: stoker-receiver, containers: [{name: receiver, image: receiver}]}}
 `
 
-const doored = `
+const withWebhooks = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: line}
@@ -103,7 +103,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
 	configured(t, cluster, system)
-	cluster.ApplyYAML(t, namespace, doored+"---"+withReceiver+"---"+strings.ReplaceAll(withReceiver, "receiver", "injector")) // those of a tenant do not count
+	cluster.ApplyYAML(t, namespace, withWebhooks+"---"+withReceiver+"---"+strings.ReplaceAll(withReceiver, "receiver", "injector")) // those of a tenant do not count
 	l := checker(t, cluster.RESTConfig(), namespace)
 	assert.Contains(t, look(t, l)[topicInjector], "failed: namespace "+system+" has no Deployment of the injector")
 	found := look(t, l)[topicReceiver]
@@ -148,7 +148,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 func TestReceiverRightsByAnyBinding(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, doored+strings.NewReplacer("SYSTEM", system, "NAMESPACE", namespace).Replace(`---
+	cluster.ApplyYAML(t, namespace, withWebhooks+strings.NewReplacer("SYSTEM", system, "NAMESPACE", namespace).Replace(`---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: NAMESPACE-one}
@@ -195,7 +195,7 @@ subjects: [{kind: ServiceAccount, name: stoker-receiver, namespace: SYSTEM}]
 func TestReceiverRightsWithoutListingReceivers(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, doored+`---
+	cluster.ApplyYAML(t, namespace, withWebhooks+`---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: reader}

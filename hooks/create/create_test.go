@@ -321,7 +321,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A commit can have more files than any memory: the same tree a thousand times at each level.
+// A commit can have more files than fit into memory: the same tree a thousand times at each level.
 func TestReadsAreBounded(t *testing.T) {
 	e := &endless{}
 	_, err := create.GatewaySync(create.Input{Name: "plant", Git: v1alpha1.GitSpec{Repo: "https://git.example.com/a.git", Ref: "main"}, Source: e})

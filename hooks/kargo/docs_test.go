@@ -183,7 +183,7 @@ func TestDocumentedSteps(t *testing.T) {
 }
 
 // The test runs every command unchanged, in the order of a reader who starts with the example. The commands for namespaces and Secrets, which
-// both pages have, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
+// the pages repeat, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)

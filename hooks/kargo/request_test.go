@@ -87,13 +87,13 @@ func (s *script) seen() (posts, gets []string, all []*http.Request) {
 	return slices.Clone(s.posts), slices.Clone(s.gets), slices.Clone(s.requests)
 }
 
-const asked = "test.01m7vmb2qdrn90aaqkkrvbgrfk.51f97f6"
+const promotionName = "test.01m7vmb2qdrn90aaqkkrvbgrfk.51f97f6"
 
 // promote returns a promotion with one of our tasks and a fast clock.
 func promote(t *testing.T, name string, vars ...variable) *promotion {
 	t.Helper()
 	p := &promotion{
-		name: asked, project: "stoker-demo", stage: "test", freight: "51f97f6e0c1d2b3a", actor: "admin", scale: 5000,
+		name: promotionName, project: "stoker-demo", stage: "test", freight: "51f97f6e0c1d2b3a", actor: "admin", scale: 5000,
 		secrets: map[string]map[string]string{"stoker-webhook": {"token": "s3cret"}},
 		commits: []commit{{RepoURL: "https://git.example.com/site.git", ID: "1111111111111111111111111111111111111111", Branch: "main", Tag: "v1.0.0"}},
 		steps:   []step{{As: "stoker", Task: &taskRef{Name: name, Kind: "ClusterPromotionTask"}, Vars: vars}},
@@ -119,9 +119,9 @@ func TestRequestMatchesRecording(t *testing.T) {
 
 	posts, gets, requests := s.seen()
 	require.Len(t, posts, 1)
-	assert.Equal(t, `{"actor":"","commit":"1111111111111111111111111111111111111111","freight":"51f97f6e0c1d2b3a","id":"`+asked+`","project":"stoker-demo","ref":"v1.0.0",`+
-		`"source":"kargo","stage":"test","url":"https://kargo.example.com/project/stoker-demo/promotion/`+asked+`"}`+"\n", posts[0])
-	status := "/status/plant/site?commit=1111111111111111111111111111111111111111&id=" + asked + "&wait=8s"
+	assert.Equal(t, `{"actor":"","commit":"1111111111111111111111111111111111111111","freight":"51f97f6e0c1d2b3a","id":"`+promotionName+`","project":"stoker-demo","ref":"v1.0.0",`+
+		`"source":"kargo","stage":"test","url":"https://kargo.example.com/project/stoker-demo/promotion/`+promotionName+`"}`+"\n", posts[0])
+	status := "/status/plant/site?commit=1111111111111111111111111111111111111111&id=" + promotionName + "&wait=8s"
 	assert.Equal(t, []string{status, status, status}, gets)
 	for _, r := range requests {
 		assert.Equal(t, "Bearer s3cret", r.Header.Get("Authorization"))
@@ -160,7 +160,7 @@ func TestFailedPromotionWithdraws(t *testing.T) {
 				assert.Empty(t, s.deletes)
 				return
 			}
-			assert.Equal(t, []string{"/webhook/plant/site?id=" + asked}, s.deletes)
+			assert.Equal(t, []string{"/webhook/plant/site?id=" + promotionName}, s.deletes)
 		})
 	}
 }
@@ -295,7 +295,7 @@ func TestRefsArriveUnchanged(t *testing.T) {
 				return
 			}
 			assert.Contains(t, posts[0], `"commit":""`)
-			assert.Equal(t, url.Values{"ref": {ref}, "id": {asked}, "wait": {"8s"}}, requests[1].URL.Query())
+			assert.Equal(t, url.Values{"ref": {ref}, "id": {promotionName}, "wait": {"8s"}}, requests[1].URL.Query())
 		})
 	}
 }

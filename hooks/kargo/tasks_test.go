@@ -113,9 +113,7 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// This file lists the fields of Kargo 1.11's built-in steps that the tasks use or may use. A step rejects other fields and values
-// of another type.
-
+// shape describes a field of a built-in step of Kargo 1.11.
 type shape struct {
 	kind     string // string, text (may be empty), bool, number, duration, any
 	of       fields // the fields of an object, or of the elements if list is set
@@ -209,10 +207,8 @@ func (s shape) check(at string, value any) []string {
 	return nil
 }
 
-// This file implements Kargo's expressions according to its documentation and observed behavior. Text between ${{ }} or ${% %} is
-// evaluated. If the resulting value looks like a number, a boolean or JSON, it becomes one, unless it is quoted.
-
-// evaluate evaluates the expressions in a string.
+// evaluate evaluates the expressions in a string, according to Kargo's documentation and observed behavior. Text between ${{ }} or ${% %}
+// is evaluated. If the resulting value looks like a number, a boolean or JSON, it becomes one, unless it is quoted.
 func evaluate(text string, env map[string]any, functions ...expr.Option) (any, error) {
 	if !strings.Contains(text, "${{") && !strings.Contains(text, "${%") {
 		return text, nil

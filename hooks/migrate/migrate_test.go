@@ -316,7 +316,7 @@ func TestUnreadableWebhooks(t *testing.T) {
 	assert.Contains(t, list[0].Why, "the webhook configurations cannot be read")
 }
 
-// An API server that does not answer leaves no work for the operator.
+// If the API server does not answer, the plan fails, and tells the operator to do nothing by hand.
 func TestUnknownReplacement(t *testing.T) {
 	busy := apierrors.NewTooManyRequestsError("busy")
 	for name, set := range map[string]func(*migrate.Finder, *clientset.Fake){

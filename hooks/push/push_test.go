@@ -110,18 +110,18 @@ func TestPushFails(t *testing.T) {
 	clone.Commit("one", gitserver.Write("a", "b"))
 	registry := ociregistry.Start(t)
 	for name, c := range map[string]struct{ address, ref, says string }{
-		"no tag":                 {registry.Repo(), "main", "has no tag"},
-		"no registry":            {"https://git.example.com/a:b", "main", "not the address of a registry"},
-		"a digest":               {registry.Repo() + "@sha256:" + strings.Repeat("0", 64), "main", "has a tag or a digest"},
-		"no such ref":            {registry.Repo() + ":1", "nothing", "nothing"},
-		"a registry without it":  {strings.Replace(registry.Repo(), "plants", "others", 1) + ":1", "main", "404"},
-		"a tag that is not one":  {registry.Repo() + ":-", "main", "is not a tag"},
-		"a path agents refuse":   {registry.Repo() + ":1", "backslash", "agents would refuse the artifact"},
-		"a password, no tag":     {"oci://ci:S3CR3T@registry.example.com/line", "main", "has no tag"},
-		"a password, no path":    {"oci://ci:S3CR3T@registry.example.com", "main", ""},
-		"a password, no oci":     {"https://ci:S3CR3T@registry.example.com/line:1", "main", "not the address of a registry"},
-		"a registry with TLS":    {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
-		"a directory that lacks": {registry.Repo() + ":1", "", "open the clone"},
+		"no tag":               {registry.Repo(), "main", "has no tag"},
+		"no registry":          {"https://git.example.com/a:b", "main", "not the address of a registry"},
+		"a digest":             {registry.Repo() + "@sha256:" + strings.Repeat("0", 64), "main", "has a tag or a digest"},
+		"no such ref":          {registry.Repo() + ":1", "nothing", "nothing"},
+		"no such repository":   {strings.Replace(registry.Repo(), "plants", "others", 1) + ":1", "main", "404"},
+		"an invalid tag":       {registry.Repo() + ":-", "main", "is not a tag"},
+		"a path agents refuse": {registry.Repo() + ":1", "backslash", "agents would refuse the artifact"},
+		"a password, no tag":   {"oci://ci:S3CR3T@registry.example.com/line", "main", "has no tag"},
+		"a password, no path":  {"oci://ci:S3CR3T@registry.example.com", "main", ""},
+		"a password, no oci":   {"https://ci:S3CR3T@registry.example.com/line:1", "main", "not the address of a registry"},
+		"a registry with TLS":  {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
+		"no such directory":    {registry.Repo() + ":1", "", "open the clone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.ref == "backslash" {
@@ -139,11 +139,11 @@ func TestPushFails(t *testing.T) {
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
-	t.Run("another tag that is not one", func(t *testing.T) {
+	t.Run("invalid --tag", func(t *testing.T) {
 		registry.Requests()
 		_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main", "--tag", "stable,-x")
 		assert.ErrorContains(t, err, `--tag: "-x" is not a tag`)
-		assert.Empty(t, registry.Requests(), "nothing is pushed")
+		assert.Empty(t, registry.Requests(), "nothing may be pushed")
 	})
 }
 

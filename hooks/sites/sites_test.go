@@ -41,7 +41,7 @@ func TestContexts(t *testing.T) {
 		"all, of all namespaces":  {"all", true, "all lost ops", "north north-line south", ""},
 		"unknown":                 {"north,unheard", false, "", "", `no context "unheard"`},
 		"empty":                   {"north,", false, "", "", `no context ""`},
-		"a word and a list is no": {"all,north", false, "all north", "", ""},
+		"all, in a list of names": {"all,north", false, "all north", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			names, skipped, err := chosen(config, c.value, c.same)

@@ -49,7 +49,7 @@ func TestGuards(t *testing.T) {
 			policy := res.Header.Get("Content-Security-Policy")
 			assert.Contains(t, policy, "default-src 'none'")
 			assert.NotContains(t, policy, "unsafe")
-			if res.StatusCode != http.StatusNotFound { // net/http keeps it from errors about files
+			if res.StatusCode != http.StatusNotFound { // net/http removes it from errors about files
 				assert.Equal(t, "no-store", res.Header.Get("Cache-Control"))
 			}
 			assert.Equal(t, "nosniff", res.Header.Get("X-Content-Type-Options"))

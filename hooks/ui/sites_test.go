@@ -29,7 +29,7 @@ func siteOf(t testing.TB, name string, config *rest.Config, namespace string) si
 	return sites.Site{Context: name, Clients: clients, Namespace: namespace}
 }
 
-// isLost expects that a page shows nothing as good or current, and a number in no headline.
+// isLost expects that a page shows nothing as good or current, and that its headline has no number of gateways.
 func isLost(t *testing.T, page string) {
 	t.Helper()
 	for _, wrong := range []string{"Up to date", "calm", "Live, read-only", "chip good", "No fleets"} {
@@ -210,7 +210,7 @@ func TestUndecodableObjects(t *testing.T) {
 	r.shows("/?q=north/plant/config", "ConfigSync plant/config cannot be read")
 }
 
-// A page follows only what it may read.
+// A user who may not list ConfigSyncs sees which right is missing.
 func TestConfigSyncsWithoutRights(t *testing.T) {
 	t.Parallel()
 	x := &site{Site: sites.Site{Context: "plant"}}
@@ -233,7 +233,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 	r.shows("/", "list and watch configsyncs.stoker.io")
 }
 
-// A change of a ConfigSync reaches the first page, and no page of a fleet.
+// A change of a ConfigSync reaches the page of all fleets.
 func TestConfigSyncEvents(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Objects(t))

@@ -130,7 +130,7 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	return s, gs, now
 }
 
-// render writes the page of the fleet.
+// render writes the page of the fleet and returns its size.
 func render(t testing.TB, s *Server, gs *v1alpha1.GatewaySync, now time.Time) int {
 	t.Helper()
 	p := fleetPage{frame: s.newFrame(nil, "line"), Fleet: s.newFleet(s.sites[0], gs, nil, "", now)}
@@ -248,7 +248,7 @@ func TestTextOfFiles(t *testing.T) {
 		assert.Empty(t, textPath(f, gatewayNamed("line-1"), "", strings.Repeat("/", 700)))
 		assert.NotEmpty(t, textPath(f, gatewayNamed("line-1"), "", strings.Repeat("x", 700)))
 	})
-	t.Run("an agent without the program", func(t *testing.T) {
+	t.Run("an agent that is too old", func(t *testing.T) {
 		s.Agents.Execute(s.Namespace, "line-0", func([]string, io.Writer, io.Writer) int { return 2 })
 		answer := r.send(http.MethodGet, PathOf(s.Namespace, "line")+"/text?name=line-1&path=x", nil)
 		assert.Equal(t, http.StatusNotFound, answer.StatusCode)
