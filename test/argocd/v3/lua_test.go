@@ -244,7 +244,7 @@ func (b *inbox) Send(n services.Notification, _ services.Destination) error {
 	return nil
 }
 
-// Argo CD's own code reads the ConfigMap, and sends what a GatewaySync says when the health of its Application asks for it.
+// The code of Argo CD reads the ConfigMap. It sends the health of the GatewaySync if its Application is Degraded or Suspended.
 func TestNotificationsOfHealth(t *testing.T) {
 	text, err := os.ReadFile("../../../charts/stoker/files/argocd/argocd-notifications-cm.yaml")
 	require.NoError(t, err)
