@@ -15,7 +15,7 @@ import (
 // benchCase is one kind of work.
 type benchCase struct {
 	name, title string
-	// line is the line of commits that the rounds follow; "" stays at the current commit.
+	// series is the series of commits that the rounds follow; "" stays at the current commit.
 	series string
 	fresh  bool // starts with an empty workspace
 	lost   loss
@@ -53,7 +53,7 @@ type bench struct {
 	remote      *repository.Remote
 	contestants []contestant
 	commits     map[string]string // home → its current commit
-	next        map[string]int    // home and line → number of synced commits of the line
+	next        map[string]int    // home and series → number of synced commits of the series
 	log         *log.Logger
 }
 

@@ -264,7 +264,7 @@ func (p *plant) reaches(ctx context.Context, commit string, began time.Time) (ti
 	}
 }
 
-// settled waits for a number of runs that begin from now on, each of which asks git for its refs once, and until the last has ended.
+// settled waits until a number of new runs have begun, and the last of them has ended. Each run asks git for its refs once.
 func (p *plant) settled(ctx context.Context, runs int) error {
 	last := p.git.Stats().Advertisements
 	for wanted, deadline := last+runs, time.Now().Add(applied); last < wanted; last = p.git.Stats().Advertisements {
@@ -335,7 +335,7 @@ func withControl(ctx context.Context, stderr io.Writer, measure func(context.Con
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.work)) }()
-	// A release contacts no address on loopback for a user, and the git server of the bench is there.
+	// A release refuses addresses on loopback that a user names, such as that of the bench's git server.
 	const onLoopback = "-X stoker.io/stoker/internal/httpclient.loopback=allowed"
 	c.progress.Print("building stoker, and starting a control plane")
 	c.binary = filepath.Join(c.work, "stoker")

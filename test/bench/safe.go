@@ -43,7 +43,7 @@ const (
 type safeFigures struct {
 	snapshots, manifest, changed int64    // bytes of the kept snapshots, of the manifest, and of the files that they hold
 	requests                     int      // of restores, for a pack
-	left                         []string // what only snapshots leave in the agent's folder, found without them
+	left                         []string // files of snapshots that the agent without snapshots has
 	binary                       int64
 }
 
@@ -238,7 +238,7 @@ func (x *safeBench) whole(ctx context.Context) error {
 	return x.restore(ctx, "all")
 }
 
-// restore takes back the last sync of the agent with snapshots, and checks one file and that no bytes came from git.
+// restore takes back the last sync of the agent with snapshots, checks one file, and counts the requests for a pack.
 func (x *safeBench) restore(ctx context.Context, c string) error {
 	id, err := x.newest(ctx)
 	if err != nil {

@@ -64,7 +64,7 @@ const (
 var errSlower = errors.New("the agent became slower by more than a half: see the table, and find out why or write the new figures down")
 
 // compare prints the rows in which the agent takes more than a half longer than on the page, and returns errSlower if there are any. The
-// machine may be another one than that of the page: what the other programs take on both, in the median, is its speed.
+// machine may be another one than that of the page. Its speed is the median ratio of what the other programs take now and on the page.
 func (r results) compare(out io.Writer, page string, s settings) error {
 	if s.rounds < enoughRounds {
 		return nil

@@ -136,7 +136,7 @@ func TestFleetBench(t *testing.T) {
 }
 
 func TestMissedGoals(t *testing.T) {
-	plain := func(agents, perFollower, statuses, looks int) result {
+	plain := func(agents, perFollower, statuses, polls int) result {
 		r := result{size: size{1, agents}}
 		w := window{duration: 10 * time.Second, verified: time.Second, counts: map[*agent]counts{}, leads: map[*agent]bool{}}
 		for i := range agents {
@@ -147,7 +147,7 @@ func TestMissedGoals(t *testing.T) {
 			}
 			w.counts[a] = c
 		}
-		w.git.UploadPacks, w.git.Advertisements = agents, agents+looks
+		w.git.UploadPacks, w.git.Advertisements = agents, agents+polls
 		r.syncs, r.idle = []window{w}, window{duration: time.Minute}
 		return r
 	}

@@ -130,7 +130,7 @@ const (
 	calmTimeout = 2 * time.Minute
 )
 
-// settle waits until only locks are renewed for as long as calm.
+// settle waits until, for as long as calm, no agent sends a request other than watches, renewals of locks and confirmations.
 func (b *testbed) settle(ctx context.Context, calm time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, calmTimeout)
 	defer cancel()

@@ -77,8 +77,8 @@ func (w window) kilobytes(of selector) float64 {
 	return per(s.in+s.out, w.number(of)) / 1000
 }
 
-// looks returns the ref advertisements per GatewaySync, without those of fetches, each of which has one.
-func (r result) looks(w window) float64 {
+// polls returns the ref advertisements per GatewaySync, without those of fetches, each of which has one.
+func (r result) polls(w window) float64 {
 	return per(int64(w.git.Advertisements-w.git.UploadPacks), r.size.sites)
 }
 
@@ -115,7 +115,7 @@ func syncs(out io.Writer, all []result) error {
 		}
 		fmt.Fprintf(t, "| %s\t| %.1f\t| %.2f\t| %.2f – %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.2f\t|\n", r.size, r.first.verified.Seconds(),
 			medianSync(r, took), low.Seconds(), high.Seconds(), medianSync(r, requests(followers)), medianSync(r, requests(leaders)),
-			medianSync(r, r.kilobytes(followers)), medianSync(r, r.kilobytes(leaders)), medianSync(r, writes), medianSync(r, r.looks),
+			medianSync(r, r.kilobytes(followers)), medianSync(r, r.kilobytes(leaders)), medianSync(r, writes), medianSync(r, r.polls),
 			medianSync(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) }))
 	}
 	return t.Flush()
@@ -200,8 +200,8 @@ const (
 	// perSync is the number of requests that a follower may make per sync, in a fleet of any size: its report and, if
 	// the sync takes more than a second, a report before it that the sync is running.
 	perSync = 2
-	// flat is the factor by which the bytes of a follower may grow from the smallest to the largest fleet: those of two
-	// reports.
+	// flat is the factor by which the bytes of a follower may grow from the smallest to the largest fleet: two reports
+	// instead of one.
 	flat = 2
 	// thousand is how long 1,000 agents may take for a commit of one file.
 	thousand = time.Minute
@@ -252,8 +252,8 @@ func judge(all []result) []goal {
 		sec := medianSync(r, func(w window) float64 { return w.verified.Seconds() })
 		n := medianSync(r, writes)
 		add(n <= sec+2, what+"a sync writes the status at most once a second and once at each end", "%.1f in %.1f s", n, sec)
-		looks := medianSync(r, r.looks)
-		add(looks <= 1.1, what+"one poll of git per GatewaySync and sync", "%.2f", looks)
+		polls := medianSync(r, r.polls)
+		add(polls <= 1.1, what+"one poll of git per GatewaySync and sync", "%.2f", polls)
 		fetches := medianSync(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) })
 		add(fetches <= 1, what+"one fetch per agent and sync", "%.2f", fetches)
 		sum := r.idle.sum(allAgents)
