@@ -32,7 +32,7 @@ type reader struct {
 	images string // records the arguments of make and kind
 }
 
-// checkedOut is what git says is the abbreviated commit of the reader's checkout.
+// checkedOut is the abbreviated commit that the reader's git prints.
 const checkedOut = "1f0c2d3"
 
 func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *reader {
@@ -43,8 +43,8 @@ func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *rea
 		require.NoError(t, os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
-	// kind needs docker, and the tests of internal/release build images. These two only record their arguments. git only
-	// names a commit, because the folder is not a checkout.
+	// kind needs docker, and the tests of internal/release run make images. So kind and make only record their arguments here.
+	// git only names a commit, because the folder is not a checkout.
 	records, git := filepath.Join(t.TempDir(), "records"), filepath.Join(t.TempDir(), "git")
 	program.Script(t, records, "#!/bin/sh\necho \"$@\" >> "+r.images+"\n")
 	program.Script(t, git, "#!/bin/sh\necho "+checkedOut+"\n")
@@ -199,7 +199,7 @@ func (r *reader) runs(registry, tag string) {
 	assert.Subset(r.t, built, installed)
 }
 
-// The Applications of the examples ignore exactly the fields that the injector writes.
+// The Application of Stoker in examples/argocd ignores exactly the field that the injector writes.
 func TestArgoCDExampleMatchesChart(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "examples", "argocd", "stoker.yaml"))

@@ -38,7 +38,7 @@ type part struct {
 	byHand bool
 }
 
-// kustomizeParts has every folder of kustomize/ except the kinds and components/argocd. Each objects.yaml follows from it.
+// kustomizeParts has every folder of kustomize/ except crd and components/argocd. The test renders each objects.yaml from its values.
 var kustomizeParts = map[string]part{
 	"base":                               {},
 	"overlays/cluster":                   {byHand: true},
@@ -85,7 +85,7 @@ func manifestOf(t *testing.T, v values) string {
 	return ofHelm.ReplaceAllString(r.Manifest, "$1$2$3")
 }
 
-// objectsFile returns the objects of a folder that the folders which it needs do not have.
+// objectsFile returns the content of a folder's objects.yaml: its objects without those of base and of the folders that it needs.
 func objectsFile(t *testing.T, name string) string {
 	t.Helper()
 	known := objects{}
@@ -167,7 +167,7 @@ func TestKustomizeMatchesChart(t *testing.T) {
 	}))
 }
 
-// sortedArguments returns the content of an object. Patches add arguments of a Deployment at the end.
+// sortedArguments returns the content of an object, with the arguments of its first container sorted, because patches append arguments.
 func sortedArguments(o *object) map[string]any {
 	o = o.DeepCopy()
 	if arguments, ok := at(o.Object, pod+"/containers/0/args"); ok {
@@ -235,7 +235,7 @@ func overlay(t testing.TB, text string) string {
 	return dir
 }
 
-// The agent's image is an argument of the injector, not a field called image. The overlay must not change
+// The agent's image is an annotation of the injector's pod, not a field called image. The overlay must not change
 // the variables of other containers.
 func TestPrivateRegistry(t *testing.T) {
 	t.Parallel()

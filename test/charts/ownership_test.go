@@ -323,7 +323,8 @@ func TestSetterRequests(t *testing.T) {
 	})
 }
 
-// C16: Only the verb approve opens a stage. Requesting refs, editing the spec and creating GatewaySyncs do not give it.
+// C16: Only an account with the verb approve can approve a stage. The rights to request refs, edit the spec or create GatewaySyncs do not
+// include it.
 func TestApprovals(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -404,7 +405,7 @@ spec: `+spec)
 		for _, value := range []string{before + ", dev@" + a + " " + own, before} { // sequence: the second one removes the first
 			_, err := as["approver"].Patch(t.Context(), "plant", types.MergePatchType, annotated(`"`+value+`"`), metav1.PatchOptions{})
 			require.NoError(t, err)
-			require.NoError(t, patch(`"`+strings.ReplaceAll(value, ", ", ",")+`,pilot@`+a+`"`), "what was there may lose its spaces")
+			require.NoError(t, patch(`"`+strings.ReplaceAll(value, ", ", ",")+`,pilot@`+a+`"`), "existing approvals may lose their spaces")
 		}
 	})
 	t.Run("approver changes the spec", func(t *testing.T) {

@@ -375,7 +375,7 @@ func TestImpersonatedDeployers(t *testing.T) {
 	})
 }
 
-// The injector holds the rules of its own role, so RBAC alone would let it bind that one, too.
+// The injector has every right of its own role, so RBAC alone would let it bind that role, too.
 func TestInjectorBindsAgentRoleOnly(t *testing.T) {
 	t.Parallel()
 	p := policed(t)

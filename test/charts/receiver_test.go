@@ -144,8 +144,8 @@ func TestReceiverRunsWithChartRights(t *testing.T) {
 	assert.NotContains(t, process.Log.String(), "S3CR3T")
 }
 
-// Values change only the namespaces and the timeout of the webhook configuration. Everything else is that of the default values,
-// which is also in kustomize/base and which the injector's tests run against an API server.
+// Values change only the namespaces and the timeout of the webhook configuration. All other fields are those of the default values.
+// kustomize/base has these, too, and the injector's tests run them against an API server.
 func TestWebhookConfigurationValues(t *testing.T) {
 	t.Parallel()
 	outside := []any{"kube-system", namespace}

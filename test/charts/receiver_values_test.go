@@ -233,7 +233,7 @@ var askingCases = []valueCase{
 	}},
 }
 
-// placementCases cover the values that say where the pods of a workload run and what they are called.
+// placementCases cover the values that say where the pods of a workload run, and their annotations and labels.
 func placementCases(prefix, workload string, given values) []valueCase {
 	return []valueCase{
 		{prefix + ".affinity", values{"nodeAffinity": values{}}, given, []want{{workload, pod + "/affinity/nodeAffinity", values{}, gone}}},
@@ -247,7 +247,7 @@ func placementCases(prefix, workload string, given values) []valueCase {
 	}
 }
 
-// extraCases cover what all workloads take unchanged.
+// extraCases cover the values that the chart copies unchanged into the pods of each workload.
 func extraCases(prefix, workload string, given values) []valueCase {
 	variable, mount := values{"name": "SSL_CERT_DIR", "value": "/etc/ssl/certs:/etc/plant"}, values{"name": "plant", "mountPath": "/etc/plant"}
 	volume := values{"name": "plant", "configMap": values{"name": "plant"}}
@@ -365,7 +365,7 @@ var configSyncCases = []valueCase{
 	{"configSync.tolerations", []any{values{"operator": "Exists"}}, onConfigSync, []want{{configSync, pod + "/tolerations", []any{values{"operator": "Exists"}}, gone}}},
 }
 
-// admitted are the rights on the accounts of a namespace.
+// admitted returns the rules of the Role in a served namespace: for finalizers of ConfigSyncs, and for the accounts to impersonate.
 func admitted(accounts ...any) []any {
 	return []any{rule("stoker.io", "configsyncs/finalizers", "update"),
 		values{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"}, "resourceNames": accounts, "verbs": []any{"impersonate"}},

@@ -215,7 +215,7 @@ func parsedOne(document []byte) (*object, error) {
 	return o, o.UnmarshalJSON(data)
 }
 
-// at returns the value at a path in an object and whether its parents exist. An element of the path is a
+// at returns the value at a path in an object, and whether the path exists. An element of the path is a
 // key (with ~ for a slash), the name of a list's element, or its index.
 func at(v any, path string) (any, bool) {
 	for part := range strings.SplitSeq(path, "/") {

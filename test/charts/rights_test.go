@@ -44,7 +44,7 @@ func TestGoldenRights(t *testing.T) {
 			}
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
-			assert.Equal(t, string(want), got, "after a look at docs/internals/security.md: go test -update")
+			assert.Equal(t, string(want), got, "check docs/internals/security.md, then run go test -update")
 		})
 	}
 }
@@ -251,7 +251,7 @@ func TestNotesLeadToAgent(t *testing.T) {
 	assert.Empty(t, decision.Warnings)
 }
 
-// stolen says what the holder of an account's token could do at most. The table in docs/internals/security.md has the rights beside it.
+// stolen says, for each account, what the holder of its token could do at most. docs/internals/security.md has it as a table.
 var stolen = map[string]string{
 	"agents":             "report wrongly, pause, or choose an older commit of an admitted ref, in that namespace ([more](#what-a-shared-serviceaccount-means))",
 	"stoker-injector":    "evict any pod of the served namespaces; give any of their ServiceAccounts the rights of an agent; report wrongly about fleets without a lead; read all pods. A program that answers in its place chooses what is added to pods that request an agent",
@@ -262,7 +262,7 @@ var stolen = map[string]string{
 	"stoker-hooks":       "make any request of a [setter](#setters) in that namespace; read the named Applications",
 }
 
-// blastRadius renders the table: each account with what it reads and changes, by place.
+// blastRadius renders two tables: what each account reads and changes, by place, and what a stolen token could do.
 func blastRadius(t *testing.T) string {
 	t.Helper()
 	all := rendered(t, with(on, onConfigSync, set("configSync.namespaces", []any{"line"}), set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "named"}}),

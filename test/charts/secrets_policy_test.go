@@ -278,8 +278,8 @@ func TestSyncTargetPolicy(t *testing.T) {
 }
 
 // C5: a setter may patch ConfigSyncs, and not update them. So the policy stoker-gatewaysyncs, which is also about ConfigSyncs, lets it
-// change annotations of requests only. stoker config run may not update ConfigSyncs either, but must set their finalizer, and only that:
-// in the namespaces that it serves, and to end a deletion.
+// change annotations of requests only. stoker config run may not update ConfigSyncs either. The policy lets it set their
+// finalizer in the namespaces that it serves, and remove it elsewhere to end a deletion.
 func TestConfigSyncRequestRights(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -371,7 +371,7 @@ func TestSetterAnnotations(t *testing.T) {
 	}
 	for _, a := range v1alpha1.RequestAnnotations() {
 		all = append(all, a.Name)
-		if a.Writer != v1alpha1.WriterEditor { // another policy asks for the verb approve
+		if a.Writer != v1alpha1.WriterEditor { // annotations of approvers, too: for these, another policy requires the verb approve
 			setters = append(setters, a.Name)
 		}
 	}

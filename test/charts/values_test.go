@@ -14,7 +14,7 @@ import (
 )
 
 // want is the expected value at a path of a rendered object, with the values of a case and with the
-// defaults of the chart.
+// defaults of the chart. A nil otherwise is not compared.
 type want struct {
 	object, path    string
 	then, otherwise any
