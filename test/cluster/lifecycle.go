@@ -117,8 +117,7 @@ func (a app) down(ctx context.Context, args []string) error {
 	return errors.Join(errs...)
 }
 
-// nodesRun is the run directory of a cluster with nodes. A machine can have one such cluster. Tests set the variable, so that
-// they do not end a user's cluster.
+// nodesRun is the run directory of a cluster with nodes. A machine can have one such cluster.
 var nodesRun = keeper.Nodes
 
 // runDirs lists the run directories of all clusters that a user may have started: with nodes, only a control plane, and kind.

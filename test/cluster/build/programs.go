@@ -77,8 +77,8 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	})
 }
 
-// kubernetesLDFlags returns linker flags that set the version. Without them the servers report v0.0.0, on which clients
-// and feature gates rely.
+// kubernetesLDFlags returns linker flags that set the version. Without them the servers report v0.0.0, but clients
+// and feature gates depend on the version.
 func kubernetesLDFlags(version string) string {
 	flags := []string{"-s", "-w"}
 	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")

@@ -91,7 +91,7 @@ func WithoutKinds() Option { return func(o *options) { o.withoutCRDs, o.private 
 // shared has the clusters that the tests of the process share.
 var shared struct {
 	mu          sync.Mutex
-	endedByMain bool // M.Run ends both clusters
+	endedByMain bool // M.Run ends the clusters
 	cluster     *Cluster
 	err         error
 	memory      *Cluster
@@ -99,7 +99,7 @@ var shared struct {
 	fullErr     error
 }
 
-// M runs the tests of a package and then ends their shared control plane. goleak.VerifyTestMain accepts it.
+// M runs the tests of a package and then ends their shared clusters. goleak.VerifyTestMain accepts it.
 type M struct{ *testing.M }
 
 // Run runs the tests.
@@ -122,7 +122,7 @@ func (m M) Run() int {
 	return code
 }
 
-// Main is the TestMain of a package that uses Control.
+// Main is the TestMain of a package that uses Control, Objects or Full.
 func Main(m *testing.M) { os.Exit(M{m}.Run()) }
 
 // NotShort skips a test of go test -short.

@@ -60,8 +60,8 @@ func lives(t *testing.T, pid int) bool {
 	return state[0] != 'Z' && state[0] != 'X'
 }
 
-// holdVariable selects the role of the killed process in the test below. It starts a control plane, prints
-// its processes and waits.
+// holdVariable makes the test below the process that is killed: it starts a control plane, prints its
+// processes and waits.
 const holdVariable = "STOKER_TEST_HOLD"
 
 func TestCleanUpAfterKilledTest(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package memory is an API server in memory, for tests that only read and write objects: it serves the project's kinds and those of
 // Kubernetes over HTTP, with versions, generations, conflicts, watches, status subresources and the defaults of the kinds. It has no
-// authentication, rights, admission, validation, field managers or controllers: applying an object merges it. kubetest.Objects starts it for go test -short only, so
-// that the same tests run on a real API server, too.
+// authentication, rights, admission, validation, field managers or controllers: applying an object merges it.
+// kubetest.Objects starts it for go test -short only, so that the same tests run on a real API server, too.
 package memory
 
 import (
@@ -357,7 +357,7 @@ func (s *Server) delete(q request, is *unstructured.Unstructured, body []byte) (
 	return s.put(q, is, nil), nil
 }
 
-// put stores an object with a new version, or removes it without one in is, and returns what the answer shows.
+// put stores is with a new version, or removes the object if is is nil, and returns the object for the answer. A dry run changes nothing.
 func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Object {
 	if dry := q.get("dryRun"); dry != "" {
 		return cmp.Or(is, was)
@@ -380,7 +380,7 @@ func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Obje
 	return cmp.Or(is, was)
 }
 
-// show returns what an answer has of an object.
+// show returns an object, or only its metadata if the client asked for that.
 func show(o runtime.Object, partial bool) any {
 	if !partial {
 		return o
