@@ -149,7 +149,7 @@ func (d *deployment) isHeld(revision, old, commit string) {
 	assert.Contains(d.t, d.offered(), "approve")
 	app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 	require.NoError(d.t, err)
-	require.False(d.t, app.Status.OperationState.Over(), "the sync waits: %s", summary(app))
+	require.False(d.t, app.Status.OperationState.Over(), "the sync must wait: %s", summary(app))
 }
 
 // inStages adds a canary and an approval.

@@ -119,7 +119,7 @@ func (d *deployment) waitUntilHangs(revision, what string) {
 		refresh(app, revision)
 		o := app.Status.OperationState
 		if o != nil && o.SyncResult.Revision == revision {
-			require.False(d.t, o.Over(), "the sync must not wait: %s", summary(app))
+			require.False(d.t, o.Over(), "the sync must not end: %s", summary(app))
 			for _, r := range o.SyncResult.Resources { // the message also names resources that are not applied yet
 				if r.HookPhase == "Running" && strings.HasSuffix(what, "/"+r.Kind+"/"+r.Name) {
 					return missingFrom(o.Message, what)
@@ -154,7 +154,7 @@ func (d *deployment) isBehind(revision, stuck string) {
 	d.t.Helper()
 	for range 2 { // the refresh that found the revision, and the next one
 		require.NoError(d.t, argocd.Refresh(d.ctx, d.dynamic, d.namespace))
-		d.eventually(d.t, short7(revision)+" is looked at", func() string {
+		d.eventually(d.t, "Argo CD sees "+short7(revision), func() string {
 			app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 			if err != nil {
 				return err.Error()
@@ -342,7 +342,7 @@ func (d *deployment) requestRef(ref string) { d.post(fmt.Sprintf(`{"ref":%q}`, r
 // requestPoll asks the receiver for a poll of git.
 func (d *deployment) requestPoll() { d.post(`{}`) }
 
-// post sends a request, and like any sender again if the receiver asks for that: it answers 503 while the API server is slow.
+// post sends a request. Like any sender it repeats the request while the receiver answers 503, which it does while the API server is slow.
 func (d *deployment) post(body string) {
 	d.t.Helper()
 	d.eventually(d.t, "the receiver accepts "+body, func() string {

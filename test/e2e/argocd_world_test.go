@@ -374,8 +374,8 @@ func (d *deployment) waitForRollback(good, broken string) {
 }
 
 // The manifests and the files of the gateways are on one branch of one repository. A sync with a broken commit
-// fails, and the SyncFail hook rolls the gateways back. When a commit fixes the branch, they follow it again. So
-// they do after a rollback by the resource action.
+// fails, and the SyncFail hook rolls the gateways back. When a commit fixes the branch, they follow it again.
+// They also do so after a rollback by the resource action.
 func brokenCommitIsRolledBack(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("plain", p.repo, p.repoName, "deployment")

@@ -173,7 +173,7 @@ func (p *plant) reader() *document.Shell {
 }
 
 // preflight runs the preflight Job of the Argo CD example on its own until it has a condition, and returns
-// its output. The arguments and the manifest can be changed.
+// its output. args, unless nil, replaces the arguments, and changed changes the objects.
 func (p *plant) preflight(condition string, args []string, changed change) string {
 	p.t.Helper()
 	d := &deployment{plant: p}
@@ -240,7 +240,7 @@ func (w *world) release(t *testing.T, version string) (stoker string) {
 	return stoker
 }
 
-// airGap runs the command of docs/how-to/air-gap.md that begins so, for a version and with the registry of the run.
+// airGap runs the command of docs/how-to/air-gap.md that starts with begin, for a version and with the registry of the run.
 func (w *world) airGap(t *testing.T, begin, version string, more ...string) {
 	t.Helper()
 	for _, c := range w.page {

@@ -190,7 +190,7 @@ func gatewayImage(t *testing.T, token string) image.Image {
 	return i
 }
 
-// A user who may get GatewaySyncs and proxy to pods sees the files on the gateways of real pods.
+// isSeenByAPerson checks that a user who may get GatewaySyncs and proxy to pods sees the files on the gateways of real pods.
 func (p *plant) isSeenByAPerson(t *testing.T, now, older string) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -272,7 +272,7 @@ func startWatcher(t *testing.T, w *world) *watcher {
 		stop()
 		factory.Shutdown()
 		watcher.asking.Wait()
-		w.say("%d statuses seen, %d of them compared with the gateways", watcher.statuses, watcher.asked)
+		w.say("%d statuses seen, %d comparisons with gateways", watcher.statuses, watcher.asked)
 		assert.Empty(t, watcher.wrong, "a status contradicted the gateways")
 		if os.Getenv(envE2E) != "some" { // one scenario may have no gateway
 			assert.NotZero(t, watcher.statuses)
@@ -392,9 +392,9 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 	}
 }
 
-// wentBack reports whether older commits are requested in this plant and the request has changed since
-// this status. The change may be in the same object or in a later one. The rows of single gateways may
-// then name the previous commit.
+// wentBack reports whether a gateway may run an older commit than the status says. That is so while a snapshot is
+// restored, and in a plant that requests older commits if the status is not Ready or the object has changed since.
+// The rows of single gateways may then name the previous commit.
 func (w *watcher) wentBack(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) bool {
 	p.mu.Lock()
 	older, restores := p.requestsOlder, p.restores
