@@ -99,7 +99,7 @@ func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 	receiver = newWeb(t, "", "alerts.example.com", func(w http.ResponseWriter, r *http.Request, body string) bool {
 		var message object
 		_ = json.Unmarshal([]byte(body), &message)
-		header, signed := http.Header{}, ""           // the signature is about a time, too
+		header, signed := http.Header{}, ""           // the signature covers the time, too
 		for _, key := range []string{"A", "B", "C"} { // setup: the keys that a message can be signed with
 			if httpclient.Sign(header, secret.New(key), []byte(body)); header.Get("X-Hub-Signature-256") == r.Header.Get("X-Hub-Signature-256") {
 				signed = key
@@ -265,7 +265,7 @@ func checkTable[T any](t *testing.T, complete func() *T, spec func(*T) any, tabl
 			}
 			before := g.see(t, object())
 			t.Logf("without a change: %s", before)
-			require.Equal(t, before, g.see(t, object()), "the probe sees two things in the same object")
+			require.Equal(t, before, g.see(t, object()), "the probe must see the same in equal objects")
 			for path, to := range rows {
 				t.Run(path, func(t *testing.T) {
 					changed := object()

@@ -311,7 +311,7 @@ func conflicts(s *site) func(*testing.T, *v1alpha1.GatewaySync) string {
 	}
 }
 
-// pauses is a probe that sees when an agent without work looks at its gateway again.
+// pauses is a probe that sees how long an agent without work waits until it checks its gateway again.
 func pauses(t *testing.T, gs *v1alpha1.GatewaySync) string {
 	e, err := effective.Of(gs, "", nil)
 	require.NoError(t, err)

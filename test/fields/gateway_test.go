@@ -313,7 +313,7 @@ func (m *manifests) follows(t *testing.T, cs *v1alpha1.ConfigSync) string {
 	return m.run(t, cs, api)
 }
 
-// connects returns a probe that sees with what a run asks a git host.
+// connects returns a git server, and a probe that sees the requests of a run to that server.
 func connects(t *testing.T) (server *web, see func(*testing.T, *v1alpha1.ConfigSync) string) {
 	server = newWeb(t, "", "git.example.com", nil)
 	return server, func(t *testing.T, cs *v1alpha1.ConfigSync) string {

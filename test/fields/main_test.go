@@ -74,7 +74,7 @@ type web struct {
 	got  []string
 }
 
-// newWeb starts a server at an address, by default on loopback. If it has a name, it has TLS and a certificate of its own authority.
+// newWeb starts a server at an address, by default on loopback. With a name, it has TLS and a self-signed certificate.
 func newWeb(t *testing.T, host, name string, answer func(w http.ResponseWriter, r *http.Request, body string) bool) *web {
 	t.Helper()
 	s := &web{answer: answer}
@@ -101,7 +101,7 @@ func newWeb(t *testing.T, host, name string, answer func(w http.ResponseWriter, 
 	return s
 }
 
-// certificate returns a certificate that signs itself, for an address and a name.
+// certificate returns a self-signed certificate for an address and a name.
 func certificate(t *testing.T, address, name string) (tls.Certificate, string) {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(rand.Reader)

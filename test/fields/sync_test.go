@@ -41,7 +41,7 @@ const (
 	db   = "config/resources/core/ignition/database-connection/db/"
 )
 
-// site is a repository with three commits, of which the second is the target of all syncs.
+// site is a repository with two commits, of which main is the second.
 type site struct {
 	repo          *gitserver.Repo
 	first, second string
@@ -78,7 +78,7 @@ type gateway struct {
 	engine  *agentsync.Engine
 }
 
-// newGateway returns a gateway that runs the first commit, and whose user has changed files since.
+// newGateway returns a gateway that no agent has synced yet.
 func newGateway(t *testing.T, s *site, known secrets, simulated bool) *gateway {
 	t.Helper()
 	g := &gateway{t: t, site: s, dir: t.TempDir(), secrets: maps.Clone(known), now: time.Now}
@@ -247,7 +247,7 @@ func syncGroups(s *site) []group[v1alpha1.GatewaySync] {
 }
 
 // follows returns a probe that sees what an agent in a pod says about the start of its gateway, which runs another commit than the target, and
-// whether it reaches the gateway. The agent starts twice, because it knows the spec only from then on.
+// whether it reaches the gateway. The agent starts twice, because it knows the spec only at its second start.
 func follows(s *site, server *web) func(*testing.T, *v1alpha1.GatewaySync) string {
 	return func(t *testing.T, gs *v1alpha1.GatewaySync) string {
 		g := newGateway(t, s, nil, false)
