@@ -52,7 +52,7 @@ func office(t *testing.T, cluster *kubetest.Cluster, programs map[string]string)
 	return document.NewShell(t, document.Root(t), programs, "KUBECONFIG="+own)
 }
 
-// Runs the documented commands for plants in a real one with running agents.
+// The documented commands work with running agents.
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)

@@ -434,7 +434,8 @@ func TestExamplePaired(t *testing.T) {
 	assert.Empty(t, g.Simulator.Data.LoadErrors())
 }
 
-// environment returns the name of the ConfigMap that the StatefulSet takes its environment from, which is the only one, and has these hours.
+// environment returns the name of the ConfigMap from which the StatefulSet takes its environment. It checks that there is only one, and that
+// it has these hours.
 func (e *example) environment(hours string) string {
 	e.t.Helper()
 	set, err := e.Kube.Core.AppsV1().StatefulSets(e.Namespace).Get(e.t.Context(), "line", metav1.GetOptions{})

@@ -107,7 +107,7 @@ func (l *line) ready(st *v1alpha1.GatewaySyncStatus) string {
 	return string(c.Status) + "/" + c.Reason
 }
 
-// A commit reaches one stage after the other, also if the lead dies in each phase, and opens nothing on its way.
+// A commit reaches one stage after the other, and no stage too early, even if the lead dies in each phase.
 func TestRolloutInStages(t *testing.T) {
 	l := newLine(t)
 	gw := l.Gateways()
@@ -189,7 +189,7 @@ func TestRolloutOfBadCommit(t *testing.T) {
 			return l.Push("second")
 		}, "first", "stage dev: the health check failed 3 times: the answer has status 503 instead of 200; 6 of 6 went back to "},
 		"gateway does not stay synced": {stay, func(l *line) string {
-			l.status.Store(http.StatusServiceUnavailable) // so that it soaks until it falls out
+			l.status.Store(http.StatusServiceUnavailable) // so that the stage soaks until the report below
 			commit := l.Push("second")
 			l.until(commit, v1alpha1.RolloutSoaking)
 			l.report("gw-0", v1alpha1.GatewayError, v1alpha1.ReasonWriteFailed)

@@ -70,7 +70,6 @@ func codeOf(t *testing.T, err error) int {
 	return 0
 }
 
-// P4, P5: Runs the commands against working agents, with the rights of the shipped role.
 // requests types the commands that ask two gateways, which follow the branch main at its first commit, for something.
 func requests(t *testing.T, p *plant.Plant, who *person) {
 	t.Helper()
@@ -117,6 +116,7 @@ func requests(t *testing.T, p *plant.Plant, who *person) {
 	p.Converges("fourth", fourth)
 }
 
+// P4, P5: The commands work with running agents, with the rights of the shipped role.
 func TestRequestCommands(t *testing.T) {
 	t.Parallel()
 	p := plant.New(t, 2)
