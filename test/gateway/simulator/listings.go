@@ -212,8 +212,8 @@ func (i *info) getInfo(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// name returns the systemName of the configuration, unless the gateway was started with a fixed name [LIVE 8.3.8:
-// systemName takes effect after a scan].
+// name returns the systemName of the configuration, unless the gateway was started with a fixed name.
+// On a live gateway of version 8.3.8, systemName takes effect after a scan.
 func (i *info) name() string {
 	if r, _, _ := i.data.loadedConfig().Effective("ignition/system-properties"); r != nil && !i.opts.FixedName {
 		if name, ok := ordered.Dig(r.Config, "systemName").(string); ok && name != "" {

@@ -120,7 +120,7 @@ func (r *Redundancy) replicate() error {
 }
 
 // Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
-// deployment modes and the projects, but neither external nor local [IA].
+// deployment modes and the projects, but neither external nor local, as the vendor documents.
 type Pair struct {
 	mu     sync.Mutex
 	from   *Gateway // has config access

@@ -298,7 +298,7 @@ func (s *Scans) scan(runCtx context.Context, kind string) error {
 	return nil
 }
 
-// startTimer starts the periodic scan of the projects [3P: 300 s, -Dignition.projects.scanFrequency].
+// startTimer starts the periodic scan of the projects. A gateway scans every 300 s by default (-Dignition.projects.scanFrequency).
 func (s *Scans) startTimer(runCtx context.Context) {
 	if s.opts.ProjectsTimer < 0 {
 		return

@@ -35,8 +35,8 @@ type Rules struct {
 	Declared bool // a token has only levels that ignition/security-levels declares
 }
 
-// Check returns the name of a token <name>:<key> if it may read or, if write is set, change. secure is whether the connection
-// is.
+// Check returns the name of the token in header, <name>:<key>, and an error unless the token may read or, if write is set,
+// write. secure is whether the request came over TLS.
 func (rules Rules) Check(c resource.Config, header string, secure, write bool) (name string, err error) {
 	name, key, ok := strings.Cut(header, ":")
 	t, known := rules.tokens(c)[name]
