@@ -74,8 +74,8 @@ func TestReplicasPropose(t *testing.T) {
 	}
 }
 
-// TestPairFailover: P1. The node with access to the configuration proposes. After a failover the other node runs git's version, opens
-// nothing, and the pull request stays open: that the pair copies git's version back is not a withdrawal.
+// TestPairFailover: P1. The node with access to the configuration proposes. After a failover the other node runs git's version and
+// opens nothing. The pull request stays open, although the pair copies git's version back.
 func TestPairFailover(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
