@@ -373,7 +373,7 @@ func (r *Repo) Orphan(message string, edits ...Edit) string {
 	return r.commit(message, nil, edits)
 }
 
-// maxLoose is the number of edits above which git writes a commit: into a pack, as fast-import does by default from that number of objects on.
+// maxLoose is the number of edits above which git itself writes a commit. fast-import writes that many objects into a pack by default.
 const maxLoose = 100
 
 func (r *Repo) commit(message string, merges []string, edits []Edit) string {
