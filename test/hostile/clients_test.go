@@ -70,12 +70,12 @@ func TestMain(m *testing.M) {
 // credential is what no error may show and no other host may get.
 const credential = "S3CR3T-of-the-client"
 
-// client sends one request with the credential to the server at an address. ca trusts the certificate of that server if it has one.
+// client sends one request with the credential to the server at an address.
 type client func(ctx context.Context, t *testing.T, address string) error
 
 func token() (secret.String, error) { return secret.New(credential), nil }
 
-// clients are all of them. A new client belongs here.
+// clients are all HTTP clients of the product. Add each new one here.
 var clients = map[string]client{
 	"git": func(ctx context.Context, t *testing.T, address string) error {
 		u, err := repo.ParseURL(address + "/plant.git")
@@ -202,8 +202,8 @@ func privateKey() (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), err
 }
 
-// apiServer is trusted with the length and the text of its answers, because client-go bounds and hides none. It must not redirect, and needs a
-// certificate that is trusted.
+// apiServer is the name of the client of the API server. The tests of endless answers and of echoes skip it, because client-go neither bounds
+// nor hides answers: Stoker trusts the API server.
 const apiServer = "API server"
 
 // stored returns a client of object storage.
