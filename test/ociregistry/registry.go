@@ -159,8 +159,8 @@ const (
 	CosignPayload = "payload" // earlier ones
 )
 
-// Sign adds a signature of a digest, as cosign sign --key makes it, without its list of referrers: under a tag, as in registries that have none.
-// predicate is what a bundle says, "" for a signature.
+// Sign adds a signature of a digest, as cosign sign --key makes it: under a tag, as for registries without a list of referrers. predicate is the
+// predicate type of a bundle; "" means a signature.
 func (s *Server) Sign(format string, key *ecdsa.PrivateKey, digest, predicate string) {
 	encode := func(v any) []byte {
 		b, err := json.Marshal(v)
