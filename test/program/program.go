@@ -80,8 +80,8 @@ func Build(t testing.TB, pkg string) string {
 	return file
 }
 
-// dependOnSource looks at the source of all programs. go test uses a cached result only if the files that the test looked at are the same, and does
-// not see what a child process reads.
+// dependOnSource calls Stat for the source of all programs. go test reuses a cached result only if the files that the test itself used are
+// unchanged, and does not see what a child process reads.
 func dependOnSource(t testing.TB) {
 	t.Helper()
 	for _, folder := range []string{"agent", "api", "charts", "hooks", "injector", "internal", "receiver"} {
