@@ -156,7 +156,7 @@ var causes = []cause{
 	{"a stopped repair", "stoker_repairs_stopped 1\n", "StokerRepairStopped", time.Hour, true},
 }
 
-// scrape returns that of the target that exports the series of a cause.
+// scrape returns the scrape of a target that exports the series of the cause.
 func (c cause) scrape(t testing.TB) scrape {
 	t.Helper()
 	if c.injector {
@@ -189,7 +189,7 @@ func TestOneAlertPerCause(t *testing.T) {
 	}
 }
 
-// A target that is known and does not answer says nothing about itself.
+// An agent or a notifier that does not answer scrapes fires an alert, until Prometheus no longer knows its pod.
 func TestSilentTargets(t *testing.T) {
 	for name, c := range map[string]struct{ series, alert string }{
 		"agent":    {`stoker_gateway_info{namespace="plant",gatewaysync="line",gateway="area-1"} 1` + "\n", "StokerAgentSilent"},
@@ -219,7 +219,7 @@ func TestSilentTargets(t *testing.T) {
 	})
 }
 
-// timeline is a Prometheus in a time of its own: it stores the scrapes of stages, and evaluates rules and queries.
+// timeline is a Prometheus with a clock of its own: it stores the scrapes of stages, and evaluates rules and queries.
 type timeline struct {
 	t      testing.TB
 	db     *teststorage.TestStorage
@@ -310,7 +310,7 @@ func (l *timeline) store(s scrape) {
 	l.last = s
 }
 
-// ends marks the series that the next scrape lacks, as Prometheus does.
+// ends marks the series that the next scrape lacks as stale, like Prometheus.
 func (l *timeline) ends(next scrape) {
 	l.t.Helper()
 	there := map[uint64]bool{}

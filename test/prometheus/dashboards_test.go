@@ -241,7 +241,7 @@ func used(t testing.TB) map[string]bool {
 
 // unshown are metrics that no panel and no alert shows, with the reason.
 var unshown = map[string]string{
-	"stoker_reconcile_duration_seconds":                "of interest to developers; a slow look shows in the phases of a sync",
+	"stoker_reconcile_duration_seconds":                "of interest to developers; a slow reconcile shows in the phases of a sync",
 	"stoker_bidirectional_prs_created_total":           "needs a git host with pull requests, which the fleet of this test has not; Events and `stoker proposals` show them",
 	"stoker_configsync_targets":                        "of a program that is off by default; the status of a ConfigSync shows its objects",
 	"stoker_configsync_last_applied_timestamp_seconds": "the same",

@@ -36,7 +36,7 @@ import (
 
 const webhookToken = "S3CR3T-0123456789abcdef0123456789abcdef"
 
-// fleet is a plant of two gateways, an injector, a receiver and what applies ConfigSyncs, each a process of its own.
+// fleet is a plant of two gateways, an injector, a receiver and stoker config run, each a process of its own.
 type fleet struct {
 	*plant.Plant
 	t                           *testing.T
@@ -98,7 +98,7 @@ func (f *fleet) target(g *plant.Gateway) target {
 		"container": "stoker-agent", "endpoint": "stoker-metrics", "stoker_io_cr_name": f.Name}}
 }
 
-// shows waits until the scrape contains a line of every metric with those words.
+// shows waits until a sample of the metric contains all words, and returns the scrape.
 func (f *fleet) shows(metric string, words ...string) scrape {
 	f.t.Helper()
 	var last scrape
