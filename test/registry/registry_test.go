@@ -1,4 +1,5 @@
-// Package registry pushes artifacts to real registries and imports them as agents do. It is a module of its own, because the registries are.
+// Package registry pushes artifacts to real registries and imports them as agents do. It is a module of its own because of
+// the dependencies of the registries.
 package registry
 
 import (
