@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// floors are the rooms from bottom to top. A package may import only from floors below its own, so rooms
-// on one floor cannot import each other. A room that is missing here has no floor yet.
+// floors are the rooms from bottom to top. A room is the path of a package in the module. A package may import only
+// from floors below its own, so rooms on one floor cannot import each other. A room that is missing here has no floor yet.
 var floors = [][]string{
 	{"api/v1alpha1", "api/v1alpha1/internal/fielderr", "api/v1alpha1/syntax", "docs"},
 	{"api/v1alpha1/annotation", "api/v1alpha1/decode", "api/v1alpha1/desiredref", "api/v1alpha1/gatewaypod", "api/v1alpha1/secretrefs"},

@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// riddles and riddle, which is for names of tests, match words that name no actor or that a reader of technical English does not expect. CONTRIBUTING.md has the rules.
+// riddles matches words that name no actor or that a reader of technical English does not expect, and riddle does so in names of tests.
+// CONTRIBUTING.md has the rules.
 var riddles = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|everybody|whoever|anew|mend(s|ed|ing)?)\b`)
 
 var riddle = regexp.MustCompile(`(No|Some|Any|Every)` + `body|Who` + `ever|An` + `ew([A-Z]|$)|Mend`)
