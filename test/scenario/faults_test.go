@@ -124,7 +124,7 @@ func TestGitOutage(t *testing.T) {
 	s := p.reason("GitUnreachable")
 	assert.Equal(t, head, s.Commit)
 	p.check(head)
-	p.kill() // also without git, from its disk alone
+	p.kill() // a restarted agent needs only its disk, not git
 	p.start()
 	p.reason("GitUnreachable")
 	p.check(head)

@@ -149,7 +149,7 @@ func (p *plant) read(path string) string {
 	return string(b)
 }
 
-// saveSpec writes the GatewaySync as an editor does: to a temporary file that it renames.
+// saveSpec writes the GatewaySync as an editor does: to a temporary file that it renames. A raw spec is written in place.
 func (p *plant) saveSpec() {
 	p.t.Helper()
 	if p.spec.raw != "" {
@@ -245,7 +245,7 @@ func (p *plant) once(extra ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
-// delivers is once, which must end well. It returns the output.
+// delivers is once with the exit code 0. It returns the output.
 func (p *plant) delivers(extra ...string) string {
 	p.t.Helper()
 	code, out := p.once(extra...)
