@@ -140,7 +140,7 @@ func (l *line) stored(commit string, n int) state {
 	})
 }
 
-// lose loses the data volume and git, and restores a snapshot with the real agent.
+// lose removes the agent's object store, gives the gateway a new data volume, and restores a snapshot with the real agent.
 func (l *line) lose(id, want string) {
 	l.t.Helper()
 	l.agent.End(l.t, syscall.SIGTERM)
@@ -154,7 +154,7 @@ func (l *line) lose(id, want string) {
 	assert.NotNil(l.t, l.gw.Data.Loaded(strings.TrimSuffix(view, "/")))
 }
 
-// comesBack loses the volume of a gateway whose snapshots are in object storage.
+// comesBack checks that a gateway whose volume was lost gets a snapshot back from object storage.
 func comesBack(t *testing.T, c lost) {
 	t.Helper()
 	l := start(t, c.spec, c.wrong)

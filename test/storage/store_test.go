@@ -58,7 +58,7 @@ func newAzure(t *testing.T, endpoint, container, credentials string) archive.Sto
 	return s
 }
 
-// refused is a store that an error must explain.
+// refused is a store that refuses every call, and what its error must say.
 type refused struct {
 	name  string
 	store archive.Store
