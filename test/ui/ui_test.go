@@ -153,7 +153,7 @@ func (b *browser) look(address string, width int64, scheme string) {
 		chromedp.Navigate(address), chromedp.WaitReady("main"))
 }
 
-// shot takes a picture of the page, of at most 3,000 pixels.
+// shot takes a picture of the page: of the given height, or if it is 0 of the whole page, at most 3,000 pixels high.
 func (b *browser) shot(height int64) []byte {
 	b.t.Helper()
 	var raw []byte
