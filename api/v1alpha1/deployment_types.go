@@ -165,7 +165,7 @@ const (
 	MaxHealthCheckTimeout      = time.Minute
 )
 
-// Soak returns PostSyncWait, at most MaxSoak; 0 if it is unset.
+// Soak returns PostSyncWait, at most MaxSoak; 0 if it is unset or invalid.
 func (s *Stage) Soak() time.Duration {
 	d, err := time.ParseDuration(s.PostSyncWait)
 	if err != nil { // empty or invalid
@@ -184,10 +184,10 @@ func (s *Stage) Check() *HealthCheck {
 	return &c
 }
 
-// TimeoutDuration returns how long an answer may take: Timeout, at most MaxHealthCheckTimeout, or its default.
+// TimeoutDuration returns how long an answer may take: Timeout, at most MaxHealthCheckTimeout, or the default if it is less than a second.
 func (c *HealthCheck) TimeoutDuration() time.Duration {
 	d, err := time.ParseDuration(c.Timeout)
-	if err != nil || d < time.Second { // empty or invalid
+	if err != nil || d < time.Second { // empty, invalid or too short
 		return DefaultHealthCheckTimeout
 	}
 	return min(d, MaxHealthCheckTimeout)
