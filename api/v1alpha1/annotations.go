@@ -9,8 +9,7 @@ const (
 	AnnotationRequestedOver = "stoker.io/requested-over"
 	// AnnotationRequestedUnless is a commit. The request is in force only while spec.git.ref resolves to this commit.
 	AnnotationRequestedUnless = "stoker.io/requested-unless"
-	// AnnotationRequestedCommit is the commit that requested-ref must resolve to. If the ref resolves to another commit, the request is
-	// refused.
+	// AnnotationRequestedCommit is the commit that requested-ref must resolve to. Otherwise the request is refused.
 	AnnotationRequestedCommit = "stoker.io/requested-commit"
 	// AnnotationRequestedAt is a time in RFC 3339 with nanoseconds. A new value makes the lead poll git.
 	AnnotationRequestedAt = "stoker.io/requested-at"
@@ -28,8 +27,8 @@ const (
 	// AnnotationForceSync is any text. A new value makes the agents verify every managed file by its content, and repair
 	// drift. It does not deliver a commit that a restore or a rollback has blocked; stoker.io/retry does.
 	AnnotationForceSync = "stoker.io/force-sync"
-	// AnnotationConfirmDeletion is a commit whose mass deletion an operator approves: all its digits, or at least the first 7. Changing
-	// it requires the verb update.
+	// AnnotationConfirmDeletion is a commit, or its first 7 or more digits. It approves every mass deletion while this commit is the target,
+	// also on other gateways and under new rules. Changing it requires the verb update.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
 	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value makes the agent of that gateway close its
 	// pull request and propose the changes again, based on the commit that the gateway runs now.
@@ -44,7 +43,7 @@ const (
 	AnnotationPaused = "stoker.io/paused"
 	// AnnotationApproved lists the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits
 	// of the commit, and may be followed by a space and the writer's user name. window@commit lets a commit through closed maintenance
-	// windows. Changing it requires the verb approve on the GatewaySync.
+	// windows. Changing it requires the verb approve.
 	AnnotationApproved = "stoker.io/approved"
 )
 
