@@ -84,14 +84,18 @@ func (t *Tree) UnwantedIn(dir string, manifest plan.Manifest, state plan.State) 
 	return func(yield func(plan.Found, error) bool) {
 		var files []plan.Found
 		flush := func() bool {
-			list, err := t.withoutOtherSpellings(dir, files, state)
+			list, err := withoutOtherSpellings(t, dir, files, state)
+			if err != nil {
+				yield(plan.Found{}, err)
+				return false
+			}
 			for _, f := range list {
 				if !yield(f, nil) {
 					return false
 				}
 			}
 			files = files[:0]
-			return err == nil || yield(plan.Found{}, err)
+			return true
 		}
 		for f, err := range t.unwantedNames(dir, manifest, state) {
 			if err != nil {
@@ -107,7 +111,7 @@ func (t *Tree) UnwantedIn(dir string, manifest plan.Manifest, state plan.State) 
 }
 
 // withoutOtherSpellings removes from list, which is of dir, the files that git has under another spelling.
-func (t *Tree) withoutOtherSpellings(dir string, list []plan.Found, state plan.State) ([]plan.Found, error) {
+func withoutOtherSpellings(t *Tree, dir string, list []plan.Found, state plan.State) ([]plan.Found, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
