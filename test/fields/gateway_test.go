@@ -58,7 +58,7 @@ func reviewGroups(t *testing.T, s *site) []group[v1alpha1.GatewaySync] {
 	}
 	return []group[v1alpha1.GatewaySync]{
 		{"requests to the validation webhook", "validation.webhook", webhook(server.url + "/allow"), see, map[string]any{"url": nil, "timeout": "7s", "secretRef": nil, "caSecretRef": nil}},
-		// Agents do not contact loopback addresses, so that this webhook does not answer.
+		// Agents do not contact loopback addresses, so this webhook gets no request.
 		{"validation webhook without an answer", "validation.webhook", webhook("https://127.0.0.1:1/"), s.afterwards(known, nil), map[string]any{"failurePolicy": "Ignore"}},
 	}
 }
