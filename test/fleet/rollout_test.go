@@ -64,7 +64,7 @@ func (l *line) until(commit string, phase v1alpha1.RolloutPhase) *v1alpha1.Gatew
 	return st
 }
 
-// titles returns the title of the canary's project, and that of the others if it is one.
+// titles returns the title of the canary's project, and that of the other gateways, or several if they differ.
 func (l *line) titles() [2]string {
 	gateways := l.Gateways()
 	all := [2]string{gateways[0].Title(), gateways[1].Title()}

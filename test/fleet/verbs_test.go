@@ -70,7 +70,7 @@ func codeOf(t *testing.T, err error) int {
 	return 0
 }
 
-// requests types the commands that ask two gateways, which follow the branch main at its first commit, for something.
+// requests types the commands that request something of two gateways, which follow the branch main at its first commit.
 func requests(t *testing.T, p *plant.Plant, who *person) {
 	t.Helper()
 	titles := func(want string) {
