@@ -204,7 +204,7 @@ func (f *fleet) incidents() []incident {
 	f.Git.Heal()
 	add(incident{name: "git is away", alerts: []string{"StokerGitFailing"}, broken: broken, fixed: f.fix("git is back")})
 
-	// Each known cause has an alert of its own; this is the rest.
+	// Each known cause has an alert of its own. This alert is for all others.
 	unready := last.with(t, "stoker_gatewaysync_condition", func(s *sample) {
 		if s.labels.Get("type") == "Ready" && s.labels.Get("status") == "True" {
 			s.value = 0
@@ -277,7 +277,7 @@ spec: {source: {git: {repoURL: %q, branch: main, path: kubernetes}}}`, f.Git.URL
 	f.Eventually("the ConfigSync is gone", func() bool { return len(f.scrape().values("stoker_configsync_ready")) == 0 })
 	add(incident{name: "a ConfigSync is not applied", alerts: []string{"StokerConfigSyncNotReady"}, broken: notApplied, fixed: f.scrape()})
 
-	// Module storage uploads snapshots to real object storages.
+	// This fleet has no object storage, so the samples are changed. Module storage uploads snapshots to real ones.
 	unstored := last.with(t, "stoker_snapshots_not_uploaded", func(s *sample) { s.value = 2 })
 	add(incident{name: "uploads fail", alerts: []string{"StokerSnapshotsNotUploaded"}, broken: unstored, fixed: last, lasts: 3 * time.Hour})
 
@@ -305,7 +305,7 @@ spec: {source: {git: {repoURL: %q, branch: main, path: kubernetes}}}`, f.Git.URL
 	f.shows("stoker_gateways", `state="MissingSidecar"`, "} 0")
 	add(incident{name: "a pod without agent", alerts: []string{"StokerPodsWithoutAgent"}, broken: broken, fixed: f.scrape()})
 
-	// Package injector shows with a real eviction that it exports this.
+	// The tests of package injector show with a real eviction that it exports this metric.
 	stopped := last.with(t, "stoker_repairs_stopped", func(s *sample) { s.value = 1 })
 	add(incident{name: "a repair stops", alerts: []string{"StokerRepairStopped"}, broken: stopped, fixed: last})
 
