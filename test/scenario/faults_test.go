@@ -231,7 +231,7 @@ func TestKilledSyncIsFinished(t *testing.T) {
 		target := p.repo.Head()
 		p.start()
 		if n < kills/2 {
-			time.Sleep(took * time.Duration(n+1) / time.Duration(kills/2+2)) // spread over the whole sync; any instant must do
+			time.Sleep(took * time.Duration(n+1) / time.Duration(kills/2+2)) // spread over the whole sync; a kill at any instant must do no harm
 		} else {
 			p.awaitJournal(target)
 		}
@@ -346,7 +346,7 @@ func TestBrokenGatewaySyncKeepsLastGood(t *testing.T) {
 	p.synced(second)
 }
 
-// A service denies a commit, and allows the next one.
+// The validation service denies a commit, and allows the next one.
 func TestValidationWebhook(t *testing.T) {
 	p := newPlant(t, withoutGateway)
 	var allowed atomic.Bool
