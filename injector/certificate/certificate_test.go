@@ -210,7 +210,8 @@ func TestRenewalStopsAfterAnyWrite(t *testing.T) {
 						}
 						return limit(a)
 					})
-					_ = certificate.Renew(ctx, settings(client))
+					err := certificate.Renew(ctx, settings(client))
+					assert.Equal(t, ctx.Err() != nil, err != nil, "a write was refused, and the result is %v", err)
 					stop()
 					ctx = nil
 					for _, s := range []*corev1.Secret{before, stored(t, client)} { // before: a kubelet that is late

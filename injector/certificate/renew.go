@@ -115,7 +115,8 @@ func (c Config) attempt(ctx context.Context) (done bool, err error) {
 		}
 		c.Log.Info(next.action, "secret", SecretName)
 	}
-	return next.usable, c.publish(ctx, configuration, next.data[keyBundle])
+	err = c.publish(ctx, configuration, next.data[keyBundle])
+	return err == nil && next.usable, err
 }
 
 // writeError wraps the error of a write. It wraps errChanged instead of a conflict.
