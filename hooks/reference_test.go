@@ -45,8 +45,8 @@ const head = `# The command line
 | 3 | timeout |
 | 4 | superseded: another ref was requested in the meantime |
 | 5 | forbidden by the API server or by spec.git.allowedRefs |
-| 6 | held: syncing is paused, or the remaining gateways wait for an approval or for a Designer session to end |
-| 7 | interrupted by a signal, or the API server did not answer (without a terminal: for 30 seconds); a retry may help |
+| 6 | held: syncing is paused, or the remaining gateways wait for a user, a policy or a maintenance window |
+| 7 | interrupted by a signal, or the API server did not answer (without a terminal: for 30 seconds; views: at once); a retry may help |
 
 ## Completion
 

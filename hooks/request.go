@@ -63,7 +63,7 @@ requested. Requesting the ref of the spec ends an earlier request. Requesting th
 --id, a repeated request changes nothing. For a ConfigSync, NAME is configsync/NAME.
 
 With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
-their files. Moving the tag back does not revive the request.
+their files. Moving the tag back does not revive a refused one.
 
 With --withdraw, the request in force ends, or the one with --id, and never comes back; what was in force before is desired again.
 If a gateway runs the commit already, nothing changes: roll back, or request another ref.

@@ -47,7 +47,7 @@ func newWaitCommand(c *cli) *cobra.Command {
 The wait succeeds when every gateway runs the commit of the desired ref for the current spec, verified, and has handled the
 last request. It ends early if a gateway reports an error that a retry does not fix (1), if another ref is requested (4), or
 if syncing is paused (6); with --no-rollback also if the gateways run the commit of a rollback (1). After --timeout the
-exit code is 6 if the remaining gateways wait for an approval or a Designer session, and 3 otherwise. It reads the status at least
+exit code is 6 if the remaining gateways are held (an approval, a window, a Designer), and 3 otherwise. It reads the status at least
 once, however short --timeout is.`,
 		Example: `  # wait until the gateways run the desired ref
   stoker wait line

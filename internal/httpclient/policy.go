@@ -18,8 +18,8 @@ import (
 // system, follows no redirect, and closes each connection after its answer.
 type Policy struct {
 	// Refusal returns the error for a redirect of a host that is not followed. With it, a client follows up to three redirects that stay at the
-	// scheme, host and port of the request. Without it, a redirect is an answer like any other. No client follows a redirect elsewhere, because
-	// it would take the credential with it.
+	// scheme, host and port of the request. Without it, a redirect is an answer like any other. A client never follows a redirect elsewhere
+	// with its credential; only layers of a registry may be there, without one.
 	Refusal func(host string) error
 	// Proxy returns the proxy for a request, or nil; OnProxy checks how it answers to CONNECT.
 	Proxy   func(*http.Request) (*url.URL, error)
