@@ -117,9 +117,9 @@ test-modules:
 
 # What depends most on the version of the API server: its fields and patches, the chart with its policies, webhooks, and every object of the pages
 # and examples.
-OLDEST := PodsAreInjected|InjectedPodsAreValid|PodsStartWithoutAnInjector|RequireAnnotation|InjectionLabelOverridesRequire|DryRunChangesNothing|RepairStatefulSet|MissingService|$\
-  OtherCluster|RightsOfCaller|Inventory|Recreate|Adopt.*|AddedFields|ObjectsChangeTheirOwner|FieldsOfOthers|ProgramFollowsGit|ProgramDrift|RequestedRef|$\
-  ApplyCreatesChangesAndPrunes|ForeignObject|PruneSparesOthers|ImmutableFieldIsNamed|KindsAndNamespacesComeFirst|UnhealthyObjects|StatusAfterEachRun|$\
+OLDEST := PodsAreInjected|InjectedPodsAreValid|PodsStartWithoutAnInjector|RequireAnnotation|InjectionLabelOverridesRequire|DryRunChangesNothing|RepairStatefulSet|RepairDeployment|MissingService|StatusWithoutALead|ReplicasShareOneCertificate|$\
+  OtherCluster|RightsOfCaller|Inventory|Recreate|AdoptionOfKubectlApply|AdoptionRemovesFields|AddedFields|ObjectsChangeTheirOwner|FieldsOfOthers|ProgramFollowsGit|ProgramDrift|RequestedRef|$\
+  ApplyCreatesChangesAndPrunes|ForeignObject|PruneSparesOthers|ImmutableFieldIsNamed|DriftIsRepaired|NewSecretIsNotDrift|ProgramStaysWithinRights|KindsAndNamespacesComeFirst|UnhealthyObjects|StatusAfterEachRun|$\
   WebhookPageCommands|AcceptedRequestsSurviveShutdown|ObjectsOfDocuments
 OLDEST_CHART := SettersCannotChangeFieldOwners|SetterRequests|Approvals|HelmLifecycle|Policies|UnknownFieldOfGatewaySync|ImpersonatedDeployers|InjectorBindsAgentRoleOnly|$\
   ReceiverRunsWithChartRights|NotifierInListedNamespaces|ThirdPartyObjectsAreValid|OlderKubernetesIsRejected|SecretLabelPolicy|SyncTargetPolicy|ConfigSyncRequestRights|$\

@@ -84,8 +84,8 @@ func Build(t testing.TB, pkg string) string {
 // unchanged, and does not see what a child process reads.
 func dependOnSource(t testing.TB) {
 	t.Helper()
-	for _, folder := range []string{"agent", "api", "charts", "hooks", "injector", "internal", "receiver"} {
-		err := filepath.WalkDir(filepath.Join(module(), folder), func(path string, d fs.DirEntry, err error) error {
+	for _, name := range []string{"go.mod", "go.sum", "agent", "api", "charts", "docs", "hooks", "injector", "internal", "receiver"} {
+		err := filepath.WalkDir(filepath.Join(module(), name), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() && !strings.HasSuffix(path, "_test.go") {
 				_, err = os.Stat(path)
 			}

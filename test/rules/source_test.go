@@ -346,6 +346,31 @@ func TestShortFormIsFound(t *testing.T) {
 	}
 }
 
+var oldestTests = regexp.MustCompile(`(?m)^OLDEST(?:_CHART)? := ((?:.*\$\\\n)*.*)$`)
+
+// make test-oldest names its tests, and go test says nothing about a name that no test has.
+func TestOldestNamesTests(t *testing.T) {
+	declared, names := map[string]bool{}, 0
+	var makefile string
+	for _, f := range files(t) {
+		if f.path == "Makefile" {
+			makefile = string(f.content)
+		}
+		for _, m := range topLevelTests.FindAllStringSubmatch(string(f.content), -1) {
+			declared[m[1]] = true
+		}
+	}
+	for _, m := range oldestTests.FindAllStringSubmatch(makefile, -1) {
+		for _, name := range word.FindAllString(m[1], -1) {
+			names++
+			assert.True(t, declared[name], "no test has the name Test%s", name)
+		}
+	}
+	assert.Greater(t, names, 40)
+}
+
+var topLevelTests = regexp.MustCompile(`(?m)^func Test(\w+)\(t \*testing\.T\)`)
+
 const threatPage = "docs/internals/threats.md"
 
 var (
