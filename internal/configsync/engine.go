@@ -62,8 +62,8 @@ type Rendered struct {
 	Objects           []manifest.Object
 }
 
-// Validate returns an error with the reason ManifestInvalid if the spec is invalid.
-func Validate(cs *v1alpha1.ConfigSync) error {
+// validate returns an error with the reason ManifestInvalid if the spec is invalid.
+func validate(cs *v1alpha1.ConfigSync) error {
 	if errs := validation.ConfigSync(cs); len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonManifestInvalid, "ConfigSync %s: %w", cs.Name, errs.ToAggregate())
 	}
@@ -74,7 +74,7 @@ func Validate(cs *v1alpha1.ConfigSync) error {
 // resolved the commit, it returns the commit without objects, and the error.
 func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Rendered, err error) {
 	if noSource := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !noSource {
-		if err := Validate(cs); err != nil {
+		if err := validate(cs); err != nil {
 			return nil, err
 		}
 	}

@@ -277,6 +277,8 @@ func TestProgramDeletes(t *testing.T) {
 		"changed from Delete to Orphan": {"{deletionPolicy: Delete}", `{"spec":{"deletionPolicy":"Orphan"}}`, true},
 		"Delete while paused":           {"{deletionPolicy: Delete}", `{"spec":{"paused":true}}`, false},
 		"Delete with a missing source":  {"{deletionPolicy: Delete}", `{"spec":{"source":{"git":{"branch":"gone"}}}}`, false},
+		"Delete with an invalid spec":   {"{deletionPolicy: Delete}", `{"spec":{"source":{"git":{"excludes":["a["]}}}}`, false},
+		"invalid from the start":        {"{deletionPolicy: Delete, source: {git: {excludes: ['a[']}}}", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -292,6 +294,12 @@ func TestProgramDeletes(t *testing.T) {
 `)
 			w.create(c.spec)
 			w.program(system, nil)
+			if strings.HasPrefix(name, "invalid") {
+				w.reaches(metav1.ConditionFalse, v1alpha1.ReasonManifestInvalid)
+				w.remove()
+				w.gone()
+				return
+			}
 			w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
 			if c.patch != "" {
 				before := w.get().Status.ObservedGeneration

@@ -18,14 +18,17 @@ import (
 type Remaining struct {
 	// Objects are of kinds that are never pruned, have stoker.io/prune: disabled, or could not be deleted.
 	Objects []string
-	// Forbidden means that nothing but missing rights, or a missing kubeconfig, kept objects from being deleted.
+	// Forbidden means that nothing but missing rights, or a missing or invalid kubeconfig, kept objects from being deleted.
 	Forbidden bool
 }
 
 // Remove deletes the objects of a ConfigSync that is being deleted. It follows the rules of pruning, except for spec.prune and the
 // confirmation of mass deletions: the deletion of the ConfigSync confirms them. If Remove fails, the status says why. Remove needs StatusClients,
-// because it writes the status even if Connect fails.
+// because it writes the status even if Connect fails. It does not validate the spec, which may have become invalid after a run.
 func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining, error) {
+	if len(cs.Status.Inventory) == 0 {
+		return Remaining{}, nil
+	}
 	clients, err := e.Connect()
 	var p *planner
 	if err == nil {
@@ -34,7 +37,8 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	r := e.newRun(cs, clients)
 	if err != nil {
 		r.setOutcome(err)
-		return Remaining{Objects: inventoryObjects(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden) || failure.Is(err, v1alpha1.ReasonSourceMissing)}, r.report(ctx, err)
+		forbidden := slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonApplyForbidden, v1alpha1.ReasonSourceMissing, v1alpha1.ReasonManifestInvalid}, failure.Reason(err, ""))
+		return Remaining{Objects: inventoryObjects(cs), Forbidden: forbidden}, r.report(ctx, err)
 	}
 	r.rendered = &Rendered{Ref: cs.Status.SourceRef, Commit: cs.Status.SourceRevision, Path: cs.Status.SourcePath}
 	if r.targets.removals, err = p.removals(ctx, nil); err == nil {

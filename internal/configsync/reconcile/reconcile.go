@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
@@ -378,10 +379,10 @@ func (r *Reconciler) engine(ctx context.Context, cs *v1alpha1.ConfigSync) *confi
 // connect returns clients that act as the ServiceAccount of a ConfigSync. A SelfSubjectReview verifies them, so that a missing right of the
 // program to impersonate the account does not look like a missing right of the account.
 func (r *Reconciler) connect(ctx context.Context, cs *v1alpha1.ConfigSync) (kube.Clients, error) {
-	if err := configsync.Validate(cs); err != nil { // the name of the account becomes a part of a user name
-		return kube.Clients{}, err
-	}
 	name := cs.Spec.Account()
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 { // it becomes a part of a user name
+		return kube.Clients{}, failure.New(v1alpha1.ReasonManifestInvalid, "spec.serviceAccountName: %s: %s", failure.Quote(name), problems[0])
+	}
 	clients, err := r.AccountClients(cs.Namespace, name)
 	if err != nil {
 		return kube.Clients{}, err
@@ -458,7 +459,7 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 	return 0
 }
 
-// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone, deleteObjects fails until
+// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone or invalid, deleteObjects fails until
 // spec.progressDeadline after the deletion of the ConfigSync. After that it leaves the objects in the cluster.
 func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)
