@@ -24,6 +24,7 @@ const (
 	projectJSON = "projects/line/project.json"
 	refused     = "refused by the gateway"
 	schedule    = "config/resources/core/ignition/schedule/night"
+	nightJSON   = `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`
 )
 
 // judged is a bench with automatic rollback. Time passes only between its syncs.
@@ -33,9 +34,9 @@ type judged struct {
 	good plan.ID // the first commit of the gateway
 }
 
-func newJudged(t *testing.T) *judged {
+func newJudged(t *testing.T, o simulator.Options) *judged {
 	t.Helper()
-	j := &judged{bench: newSnapshotBench(t, simulator.Options{})}
+	j := &judged{bench: newSnapshotBench(t, o)}
 	j.now = j.clock()
 	j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 	j.good = j.push(firstCommit()...)
@@ -49,7 +50,7 @@ func (j *judged) pass(d time.Duration) { *j.now = j.now.Add(d) }
 // refusing returns a bench whose target is a commit that the gateway does not load because of the fault of a trigger.
 func refusing(t *testing.T, trigger string) *judged {
 	t.Helper()
-	j := newJudged(t)
+	j := newJudged(t, simulator.Options{})
 	j.faults(triggers[trigger].fault)
 	j.push(bad()...)
 	return j
@@ -97,7 +98,7 @@ func bad() []gitserver.Edit {
 	return []gitserver.Edit{
 		gitserver.Write(view, `{"one": "`+refused+`"}`), gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`),
 		gitserver.Write(schedule+"/config.json", "{}"),
-		gitserver.Write(schedule+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`),
+		gitserver.Write(schedule+"/resource.json", nightJSON),
 	}
 }
 
@@ -121,7 +122,7 @@ func TestAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	for name, tt := range triggers {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t)
+			j := newJudged(t, simulator.Options{})
 			j.faults(tt.fault)
 			commit := j.push(tt.edits...)
 			j.target.ConfirmDeletion = commit.String()
@@ -170,7 +171,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		require.Equal(j.t, j.target.Commit, j.sync().Commit)
 	}
 	t.Run("a stopped gateway", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.set(simulator.Down)
 		j.push(bad()...)
 		lasts(j)
@@ -192,14 +193,14 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		"a refused scan lock": {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t)
+			j := newJudged(t, simulator.Options{})
 			j.fault(fault)
 			j.push(bad()...)
 			lasts(j)
 		})
 	}
 	t.Run("an earlier failure", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.target.Profile.AutoRollback = nil
 		j.push(gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`))
 		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
@@ -216,20 +217,34 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "a newly broken project counts")
 	})
 	t.Run("a disabled project", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":false}`))
 		lasts(j)
 	})
 	t.Run("types without a list of names", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound})
 		j.faults(triggers["the resource is missing"].fault)
 		j.push(bad()...)
 		j.synced()
 	})
+	t.Run("an unknown deployment mode", func(t *testing.T) {
+		const inMode = "config/resources/prod/ignition/schedule/night"
+		j := newJudged(t, simulator.Options{Mode: "prod"})
+		j.push(gitserver.Write(inMode+"/config.json", "{}"), gitserver.Write(inMode+"/resource.json", nightJSON))
+		j.synced()
+		j.faults(simulator.LoadFault{Path: inMode, Hide: true})
+		require.NoError(t, j.gw.Scans.Run("config"))
+		j.fault(simulator.Fault{Route: "GET /data/api/v1/gateway-info", Status: http.StatusInternalServerError})
+		j.push(gitserver.Write(inMode+"/config.json", `{"a": 1}`))
+		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable)
+		j.gw.Faults.Clear()
+		lasts(j)
+		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
+	})
 	t.Run("other triggers", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerConfigError}
 		j.faults(triggers["scans of projects fail"].fault, triggers["the project is missing"].fault)
 		j.push(bad()...)
@@ -244,7 +259,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		lasts(j)
 	})
 	t.Run("a repair", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.put(view, "{}")
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.target.Repair = true
@@ -252,7 +267,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, j.read(view))
 	})
 	t.Run("a requested rollback", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		j.push(gitserver.Write(view, `{"one": 2}`))
 		j.synced()
 		j.target.Commit, j.target.RequestedRollback = j.good, true
@@ -290,7 +305,7 @@ func TestRetry(t *testing.T) {
 		j.back(v1alpha1.TriggerScanFailure) // another commit, and the last one that ran
 	})
 	t.Run("after a requested restore", func(t *testing.T) {
-		j := newJudged(t)
+		j := newJudged(t, simulator.Options{})
 		retry(j, j.push(gitserver.Write(view, `{"one": 2}`)))
 		j.target.Restore = j.synced().Snapshots[0].ID
 		r := j.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
@@ -325,7 +340,7 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.
 func TestRestoredStateFailsToo(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t)
+	j := newJudged(t, simulator.Options{})
 	j.faults(simulator.LoadFault{Path: "projects/line", Scan: true})
 	commit := j.push(bad()...)
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
@@ -354,7 +369,7 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 // If a user removes what the gateway could not load, the commit counts as one that it has loaded: a rollback from the next one returns to it.
 func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t)
+	j := newJudged(t, simulator.Options{})
 	j.faults(triggers["the resource is missing"].fault)
 	accepted := j.push(gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`))
 	j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)

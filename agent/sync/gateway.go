@@ -27,9 +27,8 @@ type gateway struct {
 	seenStart   *string
 	beforeStart bool // see Task.BeforeStart
 
-	platform            ignition.Platform
-	info                ignition.Info
-	infoKnown, infoRead bool
+	platform ignition.Platform
+	info     *ignition.Info // nil: not read yet
 }
 
 // gatewayState is the gateway's state as seen by a ping.
@@ -139,16 +138,16 @@ func (g *gateway) version(ctx context.Context) ignition.Version {
 	return g.platform.Version
 }
 
-// identity returns the gateway's name, version and mode, and reads them at most once. ok is false if they are unknown.
-func (g *gateway) identity(ctx context.Context) (ignition.Info, bool) {
-	if !g.infoRead {
+// identity returns the gateway's name and mode, and keeps what the gateway answered.
+func (g *gateway) identity(ctx context.Context) (ignition.Info, error) {
+	if g.info == nil {
 		info, err := g.Info(ctx)
-		g.info, g.infoKnown, g.infoRead = info, err == nil, true
 		if err != nil {
-			g.log.Debug("gateway identity unknown", "error", err)
+			return ignition.Info{}, err
 		}
+		g.info = &info
 	}
-	return g.info, g.infoKnown
+	return *g.info, nil
 }
 
 // trialExpired reports whether the gateway says that its trial is over.

@@ -208,7 +208,9 @@ func (l *loader) noteErrors(ctx context.Context, since time.Time) {
 
 // noteProblems notes a mode or name that differs from the profile, an expired trial, and a pending restart.
 func (l *loader) noteProblems(ctx context.Context) {
-	if info, ok := l.in.gateway.identity(ctx); ok {
+	if info, err := l.in.gateway.identity(ctx); err != nil {
+		l.in.Log.Debug("gateway identity unknown", "error", err)
+	} else {
 		if want := l.in.task.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {
 			mode := "no deployment mode"
 			if info.DeploymentMode != "" {

@@ -52,7 +52,10 @@ func (g *gateway) unlistedResources(ctx context.Context, all []unloaded.Resource
 	if len(all) == 0 {
 		return nil, nil
 	}
-	info, _ := g.identity(ctx)
+	info, err := g.identity(ctx)
+	if err != nil && unloaded.DependOnMode(all) {
+		return nil, err
+	}
 	return unloaded.Unlisted(ctx, g, info.DeploymentMode, all, g.log)
 }
 

@@ -107,10 +107,18 @@ func CompareProjects(ctx context.Context, g Gateway, present, deleted []string) 
 	return m, nil
 }
 
+// withoutMode are the collections that are in effect without a deployment mode. Each overrides those before it.
+var withoutMode = []string{"system", "external", "core"}
+
+// DependOnMode reports whether the deployment mode decides which of the resources the gateway can show.
+func DependOnMode(all []Resource) bool {
+	return slices.ContainsFunc(all, func(r Resource) bool { return !slices.Contains(withoutMode, r.Collection) })
+}
+
 // Unlisted returns the config resources that the gateway does not list. It omits those that the gateway cannot
 // show: resources of collections that its deployment mode does not use, and of types that it does not list by name. mode is "" if there is none.
 func Unlisted(ctx context.Context, g Gateway, mode string, all []Resource, log *slog.Logger) ([]Resource, error) {
-	order := []string{"system", "external", "core"}
+	order := slices.Clone(withoutMode)
 	if mode != "" {
 		order = append(order, mode)
 	}
