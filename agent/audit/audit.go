@@ -102,8 +102,8 @@ func (e *Entry) Bound() {
 	}
 }
 
-// Encode returns the entry as a line of the record, with its texts bounded. If it has so many characters that JSON escapes that it would be too
-// long for the record, its longer texts are cut further, and it names no projects.
+// Encode returns the entry as a line of the record, with its texts bounded. If the escapes of JSON make the line too long for the record, Encode
+// cuts the longer texts further, and leaves out the names of projects.
 func (e Entry) Encode() ([]byte, error) {
 	e.Bound()
 	line, err := encode(e)

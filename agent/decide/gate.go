@@ -49,8 +49,8 @@ type gateResult struct {
 //	none is open, and dryRunBefore is on     make a dry run of the target, then hold
 //	the step is closed                       hold: the order in force stays, with commit and spec
 //
-// So a forged SyncTarget opens no stage that needs an approval. Nor does a status: what ran everywhere needs no approval only if it ran here,
-// too. A closed gate does not hold a restore, and a forced sync verifies the commit on the disk.
+// So a forged SyncTarget opens no stage that needs an approval. Nor does a forged status: a commit that ran everywhere needs an approval unless
+// it ran here, too. A closed gate does not hold a restore, and a forced sync verifies the commit on the disk.
 func gate(s Situation) gateResult {
 	gs, r := s.GatewaySync, s.Rollout
 	switch {
@@ -144,8 +144,8 @@ func (s Situation) approved(stage string) bool {
 		slices.Contains(s.Earlier, s.Target) && s.GatewaySync.Status.RanEverywhere(target)
 }
 
-// MayGoBack reports whether this gateway may go back to a commit past windows and approvals: it ran it, or is on a new volume, which has no
-// evidence. That the commit ran everywhere, the status says, which can be forged.
+// MayGoBack reports whether this gateway may go back to a commit past windows and approvals: it ran the commit, or is on a new volume, which has
+// no evidence. The status of the GatewaySync does not suffice, because it can be forged.
 func (s Situation) MayGoBack(to plan.ID) bool {
 	return s.Whole && s.Disk == to || slices.Contains(s.Earlier, to) || s.NewVolume && s.Empty
 }

@@ -50,7 +50,7 @@ type Asked struct {
 	Now  time.Time
 }
 
-// RestoreOf returns the note after n that a snapshot replaces the target.
+// RestoreOf returns the note that replaces n when a snapshot replaces the target.
 func (n RestoreNote) RestoreOf(snapshot string, a Asked) RestoreNote {
 	next := RestoreNote{Request: a.Restore, OfSpec: n.OfSpec, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry, RolledBackFrom: n.RolledBackFrom}
 	if a.Restore != "" && !strings.Contains(a.Restore, " ") { // without a time: see outdated
@@ -71,7 +71,7 @@ func (a Asked) Damaged() RestoreNote {
 }
 
 // Restore returns the note after n for what is asked: it takes over a new request, and drops the snapshot of one that has lapsed. A request
-// lapses when the target is not, or no longer, the commit that is blocked, and when a user retries the target. A request of the spec stays
+// lapses when the target is another commit than the blocked one, and when a user retries the target. A request of the spec stays
 // carried out when one by annotation comes and goes. remark says why a request is ignored; it is "" if none is.
 //
 //	a new request                                    its snapshot replaces the target

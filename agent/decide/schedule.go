@@ -67,7 +67,7 @@ func (s Schedule) Walked() Schedule { s.walked, s.comparisons = true, 0; return 
 func (s Schedule) Unwalked() Schedule { s.walked = false; return s }
 
 // LookedAt adds a look at the changed files, for the last comparison. If they differ from those of the last look, debounce begins with the last
-// file event.
+// file event, or now if an earlier comparison followed that event.
 func (s Schedule) LookedAt(files string, now time.Time) Schedule {
 	if files == s.files {
 		return s

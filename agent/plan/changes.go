@@ -12,7 +12,7 @@ import (
 // Op is the operation on one path.
 type Op uint8
 
-// The operations of a plan, in display order.
+// The operations of a plan.
 const (
 	// Create writes a file to a path that has none. If Found is a directory, the same plan deletes all files in it, and
 	// the empty directories that remain are removed.
@@ -90,7 +90,7 @@ type Changes struct {
 	Signed map[string]ID
 	// Unchanged counts the compared files that need no change.
 	Unchanged int
-	// Drifted counts the files that only the gateway changed and that a full plan without Repair leaves alone.
+	// Drifted counts the compared files that only the gateway changed and that the plan leaves alone.
 	Drifted int
 	// Total is the number of owned files after the sync.
 	Total int

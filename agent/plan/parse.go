@@ -130,9 +130,9 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
-// hasEmptyPart reports whether a template left a part of a path empty. If a missing label did that, the path would name the
-// parent folder: all lines instead of one, and prune: mirror would delete the gateway's own files. Only a first part that
-// starts with a dot may be the root.
+// hasEmptyPart reports whether a template left a part of a path empty, for example because a label is missing. Such a path would
+// name the parent folder: all lines instead of one, and prune: mirror would delete the gateway's own files. Only a first part
+// that starts with a dot may be the root.
 func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {
 		if part.Generated && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {

@@ -167,10 +167,10 @@ func TestFingerprintDependsOnSettings(t *testing.T) {
 			set(e, "*/x.json", "a", "{{.v}}")
 			e.Vars = map[string]string{"v": "d"}
 		},
-		"commit": func(e *effective.Settings) { set(e, "*/x.json", "a", "{{.Commit}}") },
-		"name":   func(e *effective.Settings) { e.SystemName = "x" },
-		"other":  func(e *effective.Settings) { e.SystemNameTemplate = "{{.GatewayName}}" },
-		"mode":   func(e *effective.Settings) { e.SystemName, e.DeploymentMode = "x", "dev" },
+		"commit":               func(e *effective.Settings) { set(e, "*/x.json", "a", "{{.Commit}}") },
+		"system name":          func(e *effective.Settings) { e.SystemName = "x" },
+		"system name template": func(e *effective.Settings) { e.SystemNameTemplate = "{{.GatewayName}}" },
+		"deployment mode":      func(e *effective.Settings) { e.SystemName, e.DeploymentMode = "x", "dev" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := lineSettings()

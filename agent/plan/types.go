@@ -221,7 +221,7 @@ func (h Header) Ran(commit ID) bool {
 	return !commit.IsZero() && (h.Complete && h.Commit == commit || slices.Contains(h.Earlier, commit))
 }
 
-// Before returns Earlier for the next header.
+// Before returns the Earlier of next, the header that replaces h.
 func (h Header) Before(next Header) []ID {
 	if !h.Complete || h.Commit.IsZero() || h.Commit == next.Commit && next.Complete {
 		return h.Earlier
@@ -237,7 +237,7 @@ type Origin struct {
 	Template string `json:",omitempty"`
 }
 
-// SameMapping reports whether the rules of o and p have the same mapping. A template may give it another source for each commit.
+// SameMapping reports whether o and p name the same mapping of the rules. A template may give the mapping another Source for each commit.
 func (o Origin) SameMapping(p Origin) bool {
 	return o.Destination == p.Destination && o.Template == p.Template && (o.Source == p.Source || o.Template != "")
 }

@@ -43,7 +43,8 @@ func (t *Tree) Source(path string) (Source, bool, error) {
 	return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping}, true, nil
 }
 
-// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling or, further up, of the nearest sibling of a parent.
+// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling, or else of the nearest sibling of a parent, or else the one
+// with the longest destination.
 func (t *Tree) mappingFor(path string) (int, error) {
 	covers := func(i int) bool {
 		m := &t.overlay.rules.Mappings[i]

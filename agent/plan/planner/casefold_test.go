@@ -161,7 +161,7 @@ func TestMountIsNotSynced(t *testing.T) {
 				assert.Empty(t, s.lost)
 
 				s.rules.Mounts = plan.Mounts{}
-				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"/a", "a", mountedDir+"s", "s", "projects/p/x", "4"), force)
+				c = s.sync(plantest.Pairs(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"/a", "a", mountedDir+"s", "s", "projects/p/x", "4"), approve)
 				assert.Equal(t, plan.Update, change(t, c, mountedFile).Op, "without the mount, the file is like any file that the agent does not own")
 				assert.Equal(t, plan.Adopt, change(t, c, mountedDir+"/a").Op)
 				s.has(mountedFile, "third")

@@ -1,6 +1,6 @@
 // Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The plan depends on nothing
-// else, so that the agent, a diff and a dry run get the same one. An incremental plan skips what has the same id in git: everything else that
-// changes content is in the fingerprint of the rules.
+// else, so that the agent, a diff and a dry run get the same one. An incremental plan skips files whose git id is unchanged, unless they use the ref
+// or the commit: everything else that changes content is in the fingerprint of the rules.
 package planner
 
 import (
@@ -27,7 +27,7 @@ type Input struct {
 	State    plan.State
 	// To is the commit of Desired, From the commit of Previous.
 	To, From plan.ID
-	// AllowMassDeletion reports that an operator approved the mass deletion of this commit; otherwise the plan is held.
+	// AllowMassDeletion reports that an operator approved the mass deletion of this commit. Otherwise Compute holds a mass deletion.
 	AllowMassDeletion bool
 	// Repair replaces what only the gateway changed with git's version, after saving the gateway's version to lost+found.
 	// The conflict policy still decides about what both changed. Repair makes the plan a full one.

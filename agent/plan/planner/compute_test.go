@@ -76,7 +76,7 @@ func TestMassDeletionIsHeld(t *testing.T) {
 				assert.Equal(t, c.deleted, got.Counts().Deleted, "a held plan still counts its changes")
 				assert.Len(t, got.Held.Paths, c.deleted)
 				if c.rules.Conflict != plan.Hold {
-					assert.Equal(t, c.deleted, s.sync(c.two, mode, force).Counts().Deleted)
+					assert.Equal(t, c.deleted, s.sync(c.two, mode, approve).Counts().Deleted)
 				}
 			})
 		})

@@ -301,7 +301,7 @@ func (p *planner) addOverwrite(c plan.Change) {
 	p.add(c)
 }
 
-// adoptNoise adopts a file that means the same as git's.
+// adoptNoise adopts a file that differs from git's only in noise.
 func (p *planner) adoptNoise(c plan.Change) {
 	c.Op = plan.Adopt
 	p.noise[c.Path] = true

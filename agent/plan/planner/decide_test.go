@@ -152,14 +152,14 @@ func TestWhatHappensToFile(t *testing.T) {
 				assert.NotEqual(t, rec.Want, rec.Have)
 			},
 		},
-		"different JSON":                {there: text{json: `{"b":1.5}`}, two: git(json, `{"b":1.50}`), want: ops{json: plan.Update}, lost: text{json: `{"b":1.5}`}, after: text{json: `{"b":1.50}`}},
-		"different":                     {there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, lost: text{file: "own"}, after: text{file: "one"}},
-		"different, hold":               {conflict: plan.Hold, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, held: []string{file}},
-		"different, gatewayWins":        {conflict: plan.GatewayWins, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Keep}, after: text{file: "own"}},
-		"a link":                        {then: puts(file, plan.Link), two: git(file, "one"), want: ops{file: plan.Update}, after: text{file: "one"}, also: assertLink},
-		"a special file, gatewayWins":   {conflict: plan.GatewayWins, then: puts(file, plan.Other), two: git(file, "one"), want: ops{file: plan.Keep}},
-		"an empty directory":            {then: puts(x+"/y", plan.Dir), two: git(x, "file"), want: ops{x: plan.Create}, after: text{x: "file"}},
-		"a resource.json without sense": {there: text{meta: `{"version":1,`}, two: git(meta, signed), want: ops{meta: plan.Update}, lost: text{meta: `{"version":1,`}},
+		"different JSON":                   {there: text{json: `{"b":1.5}`}, two: git(json, `{"b":1.50}`), want: ops{json: plan.Update}, lost: text{json: `{"b":1.5}`}, after: text{json: `{"b":1.50}`}},
+		"different":                        {there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, lost: text{file: "own"}, after: text{file: "one"}},
+		"different, hold":                  {conflict: plan.Hold, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Update}, held: []string{file}},
+		"different, gatewayWins":           {conflict: plan.GatewayWins, there: text{file: "own"}, two: git(file, "one"), want: ops{file: plan.Keep}, after: text{file: "own"}},
+		"a link":                           {then: puts(file, plan.Link), two: git(file, "one"), want: ops{file: plan.Update}, after: text{file: "one"}, also: assertLink},
+		"a special file, gatewayWins":      {conflict: plan.GatewayWins, then: puts(file, plan.Other), two: git(file, "one"), want: ops{file: plan.Keep}},
+		"an empty directory":               {then: puts(x+"/y", plan.Dir), two: git(x, "file"), want: ops{x: plan.Create}, after: text{x: "file"}},
+		"a resource.json that is not JSON": {there: text{meta: `{"version":1,`}, two: git(meta, signed), want: ops{meta: plan.Update}, lost: text{meta: `{"version":1,`}},
 
 		"changed in git": {
 			there: own, one: git(file, "one", other, "b"), two: git(file, "two", other, "b"), want: ops{file: plan.Update}, after: text{file: "two"},

@@ -109,11 +109,11 @@ func change(t *testing.T, c *plan.Changes, path string) plan.Change {
 }
 
 // Functions for the parameter with of plan and sync.
-func full(in *planner.Input)   { in.Previous = nil }
-func repair(in *planner.Input) { in.Repair = true }
-func verify(in *planner.Input) { in.Verify = true }
-func force(in *planner.Input)  { in.AllowMassDeletion = true }
-func nothing(_ *planner.Input) {}
+func full(in *planner.Input)    { in.Previous = nil }
+func repair(in *planner.Input)  { in.Repair = true }
+func verify(in *planner.Input)  { in.Verify = true }
+func approve(in *planner.Input) { in.AllowMassDeletion = true }
+func nothing(_ *planner.Input)  {}
 
 // bothWays runs a test with incremental and with full plans, which must have the same result.
 func bothWays(t *testing.T, test func(t *testing.T, mode func(*planner.Input))) {

@@ -24,7 +24,7 @@ type massDeletion struct {
 	files    int
 	paths    []string // the first heldPaths of them
 	projects []string // projects of which git has no file anymore
-	// withoutFile are projects that lose only their project.json. Then the gateway no longer treats the directory as a project.
+	// withoutFile are projects that lose their project.json but keep other files. The gateway no longer treats such a directory as a project.
 	withoutFile []string
 	sources     []string // sources of mappings that the commit lost
 }
@@ -91,7 +91,7 @@ func (d *massDeletion) details() string {
 	return text
 }
 
-// lostSources are the sources that the commit no longer has: source → number of owned files that go with it.
+// lostSources are the sources that the commit no longer has: source → number of owned files that came from it.
 type lostSources map[string]int
 
 // count counts an owned file that came from the mapping o, if missing has the mapping.

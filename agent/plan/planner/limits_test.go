@@ -183,7 +183,7 @@ func TestFileLimitOfIncrements(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
 }
 
-// sparse is a disk on which every file of a folder has 511 MiB, most of them holes.
+// sparse is a disk on which every file has 511 MiB, most of them holes.
 type sparse struct {
 	*plantest.Disk
 	hashed int

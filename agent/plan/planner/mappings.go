@@ -23,7 +23,7 @@ func newMappingTable(old []plan.Origin, rules *plan.Rules) mappingTable {
 	return mappingTable{old: old, rules: rules.Origins(), used: make([]bool, len(old))}
 }
 
-// isOrigin reports whether a record names a mapping of the rules.
+// isOrigin reports whether a record names the mapping that has this index in the rules.
 func (t *mappingTable) isOrigin(mapping uint16, rec plan.Owned) bool {
 	o, ok := t.origin(rec)
 	return ok && o == t.rules[mapping]

@@ -323,7 +323,7 @@ func TestPatchPatternAfterMove(t *testing.T) {
 		s := newStudio(t, patches(dir("a", "."), "projects/**/{v,w}.json", "n", "1"))
 		for i := range 4 {
 			path := fmt.Sprintf("a/projects/%c/w.json", 'a'+i)
-			s.deliver(plantest.Pairs(path, "{}", "a/projects/0/x", fmt.Sprint(i)), mode, force)
+			s.deliver(plantest.Pairs(path, "{}", "a/projects/0/x", fmt.Sprint(i)), mode, approve)
 			s.has(strings.TrimPrefix(path, "a/"), `{"n":1}`)
 		}
 		err := s.refused(plantest.Pairs("a/projects/x/y.json", "{}"))

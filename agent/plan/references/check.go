@@ -76,7 +76,7 @@ type check struct {
 	disk     *Disk
 	known    map[Name]bool       // whether a name exists, or may exist
 	projects map[string]*project // of the disk; nil for none
-	children map[string][]string // of the projects of the commit
+	children map[string][]string // project → the projects of the commit that inherit from it
 	types    map[string]map[string]bool
 }
 
@@ -275,7 +275,7 @@ func (c *check) parentProblem(name, parent string) Problem {
 	case p == nil:
 		return Missing
 	}
-	for i := 0; p != nil && p.parent != "" && i < maxChain; i++ { // only the first name of a cycle has the finding
+	for i := 0; p != nil && p.parent != "" && i < maxChain; i++ { // only the alphabetically first project of a cycle gets the finding
 		if parent == name {
 			return Cycle
 		}

@@ -34,8 +34,8 @@ func NewIndex() *Index {
 	}
 }
 
-// Update moves the index to the files of to. If from is what the index has now, Update reads only the directories that differ; it is
-// nil if that tree or its rules are unknown. After an error the index is of no commit.
+// Update moves the index to the files of to. from is the tree that the index has now, so that Update reads only the directories that
+// differ. If from is nil, because that tree or its rules are unknown, Update visits all files. After an error the index matches no commit.
 func (x *Index) Update(from, to *desired.Tree, read Reader) error {
 	if from != nil {
 		for d, err := range desired.Diff(from, to) {
