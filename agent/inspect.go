@@ -183,7 +183,7 @@ func showLost(d *disk.Dir, l disk.Lost, stdout io.Writer) error {
 	return errors.Join(err, r.Close())
 }
 
-// findLost returns the entry with a number in the list, or with a name of a file.
+// findLost returns the entry with this number in the list, or with this file name.
 func findLost(list []disk.Lost, name string) (disk.Lost, error) {
 	if n, err := strconv.Atoi(name); err == nil {
 		if n < 1 || n > len(list) {
@@ -337,7 +337,7 @@ reason instead, and the exit code is 0. At most 100 files and 1 MiB are printed.
 `
 
 const (
-	textDiffTime = 4 * time.Second // less than a page of "stoker ui" waits
+	textDiffTime = 4 * time.Second // ends before a page of "stoker ui" stops waiting
 	// textDiffDelta bounds the deltas that are read, because the container's memory is for the agent.
 	textDiffDelta = 8 << 20
 )

@@ -133,7 +133,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	return daemon.ExitDone, err
 }
 
-// bootStep runs do until ctx ends. It then abandons the goroutine of do, because the process exits.
+// bootStep runs do. If ctx ends first, it abandons the goroutine of do, because the process exits.
 func bootStep(ctx context.Context, name string, do func() error) (err error) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
