@@ -68,7 +68,7 @@ type Config struct {
 	Now     func() time.Time
 	Timing  Timing // default: DefaultTiming
 
-	asideLimit time.Duration // how long to let another agent lead; default: reconsider
+	asideLimit time.Duration // how long this agent stands aside for another one; default: reconsider
 }
 
 // Lead campaigns for the lock of one GatewaySync, and leads while it holds it.
@@ -350,8 +350,8 @@ func (l *Lead) logReason(what string, err error) {
 // errNewer means that newer agents exist. This agent must not write objects that they read.
 var errNewer = errors.New("this agent is too old")
 
-// newer returns errNewer if the SyncTarget or the report of a live pod has a newer format than this agent knows, or an error if
-// that is unknown. A newer format is only a hint. Usually a newer agent takes the lock within a minute, but the version may
+// newer returns errNewer if the SyncTarget or the report of a live pod has a newer format than this agent knows. It returns another
+// error if the API server does not answer. A newer format is only a hint. Usually a newer agent takes the lock within a minute, but the version may
 // have been rolled back, or the report may be forged with a gateway's token. So the caller waits at most a minute.
 func (l *Lead) newer(ctx context.Context) error {
 	if t := l.lockWatch.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {

@@ -25,7 +25,7 @@ const (
 	// requestTimeout is the time limit of one request. An overloaded API server carries out most requests, and answers late: a request that is
 	// repeated adds to its load. endTimeout is the limit while the agent stops.
 	requestTimeout, endTimeout = 20 * time.Second, 4 * time.Second
-	// slowAnswer is how long an answer about the lock takes if the API server is slow.
+	// slowAnswer is the time from which an answer about the lock counts as slow.
 	slowAnswer = time.Second
 )
 

@@ -16,7 +16,7 @@ type lockWatch struct {
 	now      func() time.Time
 
 	mu      sync.Mutex
-	listed  bool                 // something is known
+	listed  bool                 // saw was called
 	target  *v1alpha1.SyncTarget // nil for none
 	since   time.Time            // when the lock record last changed
 	atLeast time.Duration        // how long it is valid from then on, if the record says less

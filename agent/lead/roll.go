@@ -30,7 +30,7 @@ func (r *rolling) recordDecision(p progress, target v1alpha1.SyncTargetSpec) {
 	r.decision, r.decidedOn, r.decided = p, target, true
 }
 
-// status returns how far the rollout of the published target is. Until this term has written a target, the status of the lead before counts.
+// status returns how far the rollout of the published target is. Until this term has written a target, it is what the previous lead reported.
 func (r *rolling) status(gs *v1alpha1.GatewaySync) *v1alpha1.RolloutStatus {
 	if !r.decided {
 		return gs.Status.Rollout.DeepCopy()
@@ -75,7 +75,7 @@ func since(was map[string]time.Time, gateways []status.Standing, now time.Time, 
 }
 
 // roll decides how far the gateways may follow want, and sends a health check if one is due. An invalid spec changes nothing, so that no
-// gateway gets a commit past stages that cannot be read. Nor does one whose ref has no commit yet: the gateways keep the spec before.
+// gateway gets a commit past stages that cannot be read. A spec whose ref has no commit yet changes nothing either.
 func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref, is v1alpha1.SyncTargetSpec, want *v1alpha1.SyncTargetSpec) progress {
 	t.rolling.due = time.Time{}
 	if t.rolling.decided { // another writer may have changed the target

@@ -294,8 +294,8 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	return false
 }
 
-// mayStillAnswer reports whether a gateway that ran the target has patience left to report on its new revision: a request, or a spec that
-// decides nothing of what it runs.
+// mayStillAnswer reports whether a gateway that ran the target still has time to report on its new revision. A request makes such a
+// revision, and so does a change of the spec that does not affect what the gateway runs.
 func (r *rollout) mayStillAnswer(g status.Standing) bool {
 	since, ok := r.stale[g.Name]
 	if !g.Stale || !ok || r.now.Sub(since) >= patience {

@@ -50,8 +50,8 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	return next, fresh
 }
 
-// aborted makes t an aborted rollout if the status says that the one of this commit and spec was. The SyncTarget was deleted, and another
-// agent leads. A retry that was requested in between counts as that of the aborted rollout: it has to be requested again.
+// aborted makes t an aborted rollout if the status says that the rollout of this commit and spec was aborted. It is for a SyncTarget that was
+// deleted while no agent led. A retry that was requested in between counts as that of the aborted rollout: it has to be requested again.
 func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	was := r.gs.Status.Rollout
 	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit || r.gs.Status.ObservedGeneration != r.gs.Generation {
@@ -66,7 +66,7 @@ func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	return true
 }
 
-// unfinished reports whether the status has an open rollout of the commit. It may be about other settings than those that ran everywhere.
+// unfinished reports whether the status has an open rollout of the commit. Its settings may differ from those that ran everywhere.
 func (r *rollout) unfinished() bool {
 	was := r.gs.Status.Rollout
 	return was != nil && was.Commit == r.want.Commit && was.Phase != v1alpha1.RolloutDone

@@ -260,7 +260,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		sent = *s.DeepCopy()
 	})
 	if err != nil {
-		if !errors.Is(err, errUnconfirmed) { // nothing was sent
+		if !errors.Is(err, errUnconfirmed) { // with errUnconfirmed, nothing was written
 			t.lostWrite = &lostWrite{sent, written}
 		}
 		return t.writeLater(ctx, err)
@@ -328,7 +328,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 		return nil
 	case errors.Is(err, errLost), ctx.Err() != nil:
 		return err
-	case errors.Is(err, errUnconfirmed): // no request is repeated; the next renewal helps
+	case errors.Is(err, errUnconfirmed): // nothing was written; the next renewal confirms the lock
 		t.nextStatus = now.Add(minStatus)
 		return nil
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
