@@ -204,13 +204,13 @@ func (f *Follower) afterIteration(s loop.State) {
 		f.startup.afterIteration(s, f.current.order)
 	}
 	if f.current.recordDryRun(s) {
-		f.wake() // for the order from before the dry run
+		f.wake() // to put the order from before the dry run in force again
 	}
 	if f.aborted != nil && f.current.wentBack(s, plan.ID{}).Synced && len(s.Problems) == 0 {
 		f.wake() // to report that the gateway went back
 	}
 	if gaveUp || f.refilling && !f.volume.incomplete(f.volume.commit()) {
-		f.wake() // for the target
+		f.wake() // to follow the target
 	}
 	if f.listed && f.record.known { // before, the report would only say that the API server has not answered
 		f.updateReport(s)

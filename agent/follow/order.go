@@ -29,7 +29,7 @@ type inputs struct {
 	rotated         int64         // how often a secret file has changed; a sync that failed with the old one is retried
 	rollback        bool          // an operator requested to go back to the commit
 	rolloutRollback bool          // the rollout went back to it
-	earlier         bool          // it replaces the target: this gateway, or all of them, ran it before
+	earlier         bool          // the commit replaces that of the target: this gateway, or all of them, ran it before
 	pausedBySpec    bool          // the spec pauses this gateway; the target can pause it, too
 	request         audit.Request // who requested the ref
 }

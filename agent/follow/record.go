@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// knownRecord reads once, when the agent starts, what the cluster knows about this gateway. Until then the agent follows and reports nothing:
-// its first report replaces the one of the agent before it.
+// knownRecord is what the cluster knew about this gateway when the agent started. Until the agent has read it, it follows and reports nothing,
+// because its first report replaces the one of the agent before it.
 type knownRecord struct {
 	known    bool
 	force    string // the handled force-sync request of the last report

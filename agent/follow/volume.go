@@ -44,9 +44,9 @@ func (v volume) earlier() []plan.ID {
 	return d.Manifest().Header().Earlier
 }
 
-// incomplete reports whether the volume lacks files of a commit that was delivered. A volume with files of another commit does not: it was
-// synced after the last report, or is another one. Nor does one with a snapshot in place of its target: to sync the commit of the snapshot
-// would end the restore.
+// incomplete reports whether the volume lacks files of a commit that was delivered. It returns false for a volume with another commit, which
+// was synced after the last report or is another volume. It also returns false if a snapshot is in place of the target, because to sync the
+// commit of the snapshot would end the restore.
 func (v volume) incomplete(commit plan.ID) bool {
 	d, err := v.engine.Open()
 	if err != nil {
