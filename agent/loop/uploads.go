@@ -27,9 +27,9 @@ type uploads struct {
 	written []*sync.Report // since the last update
 }
 
-// update first sets where to upload (a nil job uploads nothing), and only then adds what the syncs since the last update made: otherwise it
-// could go to the bucket of an earlier order. With once it does not upload in the background, but before it returns, and only if a sync has
-// ended.
+// update first sets where to upload (a nil job uploads nothing), and only then adds the snapshots and backups of the syncs since the last
+// update. Otherwise they could go to the bucket of an earlier order. With once it does not upload in the background, but before it returns,
+// and only if a sync has written files.
 func (u *uploads) update(ctx context.Context, job *archive.Job, once bool) {
 	if !once {
 		u.SetJob(job)
