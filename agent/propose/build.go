@@ -97,7 +97,7 @@ type Changes struct {
 	// Draft is the tree with the changes; nil if a file was refused or nothing has changed.
 	Draft *repo.Draft
 	edits []repo.Edit // of Files
-	// stats are those of all files that were compared, from before that.
+	// stats are those of all files that were compared, from before the comparison.
 	stats map[string]plan.Stat
 	// contentDropped is set if withoutContent dropped Draft and edits to save memory.
 	contentDropped bool

@@ -12,8 +12,8 @@ import (
 // answer is what the servers say of an active proposal.
 type answer struct {
 	pr *forge.PullRequest // nil if the forge has none
-	// asked reports that git was asked for the tip of the branch, too. It is zero if there is no branch. own reports that it is a commit of this
-	// agent, with the changes that have the digest change.
+	// asked reports that git was asked, too. tip is the tip of the branch; zero if there is no branch. own reports that tip is a commit of this
+	// agent. change is the digest of the changes of that commit.
 	asked, own bool
 	tip        plan.ID
 	change     string
@@ -82,7 +82,7 @@ func (r *record) hasCommit(id string) bool {
 	return id == "" || id == r.Tip.String() || id == r.Pending.String()
 }
 
-// lands takes over a tip of the branch that is a commit of this agent. It is not Tip if the push succeeded after the agent had given it up.
+// lands records a tip of the branch that is a commit of this agent. It differs from Tip if a push succeeded after the agent had given it up.
 func (r *record) lands(tip plan.ID, change string) {
 	if tip != r.Tip {
 		r.Tip, r.Pending, r.Digest = tip, plan.ID{}, cmp.Or(change, r.Digest)

@@ -405,7 +405,7 @@ func (v *seen) read(base Base, paths []string, s *Settings) error {
 	return err
 }
 
-// describe makes the state one about the files that look has seen and read has read.
+// describe records that the state is about the files that look has seen and read has read.
 func (v *seen) describe() {
 	v.described = maps.Clone(v.built.stats)
 	maps.Copy(v.described, v.files)

@@ -195,7 +195,7 @@ func ConflictError(paths []string, format string, args ...any) error {
 // waits is how long the sync to the order in force has waited.
 type waits struct {
 	decide.Wait
-	newOrder     bool     // and no sync to it has asked yet
+	newOrder     bool     // the order is new, and no sync to it has asked yet
 	held, before []string // the paths that held the running sync, and the one before
 }
 
