@@ -74,7 +74,7 @@ func azureAddress(u *url.URL, parts []string, base string) (repo address, err er
 	host := strings.ToLower(u.Hostname())
 	org, vs := strings.CutSuffix(host, ".visualstudio.com")
 	switch {
-	case base == "" && giturl.ProviderOf(u.String()) != giturl.AzureDevOps: // no other host's token is for dev.azure.com
+	case base == "" && giturl.ProviderOf(u.String()) != giturl.AzureDevOps: // dev.azure.com must not get the token of another host
 		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not a host of Azure DevOps Services: set spec.bidirectional.apiBaseURL", u.Hostname())
 	case vs && len(parts) == 4 && strings.EqualFold(parts[0], "DefaultCollection") && parts[2] == "_git":
 		repo.owner, repo.project, repo.name = org, parts[1], parts[3]

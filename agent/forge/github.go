@@ -8,7 +8,7 @@ import (
 )
 
 // gitHub is GitHub, API version 2022-11-28. It does not use GitHub's own client: with it and that of GitLab, the agent would be
-// larger by a seventh, for five requests each.
+// larger by a seventh, for a few requests each.
 type gitHub struct{ restClient }
 
 type gitHubPullRequest struct {

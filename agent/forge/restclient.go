@@ -75,7 +75,7 @@ func readPages(pages int, short bool, keep func(PullRequest) bool, get func(page
 	return out, nil
 }
 
-// oneByOne returns the perPage pull requests after the first ones.
+// oneByOne returns the perPage pull requests that follow a number of first ones.
 func oneByOne(first int, get func(page, size int) ([]PullRequest, error)) (list []PullRequest, err error) {
 	for i := range perPage {
 		one, err := get(first+i+1, 1)
