@@ -15,7 +15,7 @@ import (
 
 const (
 	// backupTime bounds a whole backup. An iteration of the agent's loop may make two, because it may plan a sync twice, and must take
-	// less than loop.stuck, an hour.
+	// less than maxIteration of package loop, an hour.
 	backupTime = 20 * time.Minute
 	// zipMagic is how a backup begins: it is a zip file.
 	zipMagic = "PK\x03\x04"

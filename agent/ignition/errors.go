@@ -146,7 +146,7 @@ func (c *Client) adviceNotFound(ctx context.Context) string {
 	return fmt.Sprintf("the gateway at %s (Ignition %s) does not have this route", c.base, v)
 }
 
-// unreachable returns an error with advice for a request, with a key, without a complete response.
+// unreachable returns an error with advice for a request that had no complete response. key is that of the request.
 func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration, key secret.String, err error) error {
 	base := c.base
 	// *url.Error repeats method and URL; its cause has the reason.

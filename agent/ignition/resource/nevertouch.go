@@ -2,9 +2,11 @@ package resource
 
 import "strings"
 
-// NeverTouch reports whether a path belongs to the gateway or to Stoker alone. The agent neither writes, deletes nor reads
-// such a path, whatever a mapping says. The path is relative to the data directory and slash-separated. A rule for a
-// directory covers everything below it. Case does not count, because a volume may not distinguish `VAR` from `var`.
+// NeverTouch reports whether a path belongs to the gateway or to Stoker alone. No sync writes or deletes such a path, and no
+// proposal has one, whatever a mapping says. The agent itself reads a few of them, such as redundancy.xml.
+//
+// The path is relative to the data directory and slash-separated. A rule for a directory covers everything below it. Case does
+// not count, because a volume may not distinguish `VAR` from `var`.
 //
 // The list is that of Inductive Automation's version control guide, with additions seen on live gateways. Its rules for
 // certificates, keystore and *.log do not apply inside projects/: a gateway keeps none of these there, but a view may
