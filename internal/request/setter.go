@@ -145,7 +145,8 @@ func hasGateway(gs *v1alpha1.GatewaySync, matches func(name string) bool) bool {
 	return o != nil && int(o.Total) > len(rows) || slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool { return matches(g.Name) })
 }
 
-// Retry requests that the gateways which rolled back the target commit deliver it again.
+// Retry requests the target commit again: gateways that rolled it back or restored a snapshot deliver it, and an aborted rollout begins
+// again.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
