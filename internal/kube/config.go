@@ -91,7 +91,7 @@ func (c Clients) WithRate(perSecond float32, burst int, timeout time.Duration) (
 func connectTo(config *rest.Config, agent string, perSecond float32, burst int) (Clients, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = agent
-	// Without it, the client of each API group would have a limit of its own.
+	// Without a shared limiter, the client of each API group would have a limit of its own.
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(perSecond, burst)
 	clock := &Clock{}
 	config.Wrap(clock.transport)
