@@ -46,7 +46,7 @@ const (
 	minRetryPause, maxRetryPause = 5 * time.Second, 10 * time.Minute
 	// eventLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
 	eventLifetime = time.Hour
-	// compareInterval is the longest time between two comparisons, because a status may lapse without a change, and
+	// compareInterval is the longest time between two comparisons, because a status may get too old without a change, and
 	// minCompareInterval the shortest.
 	compareInterval, minCompareInterval = 30 * time.Second, time.Second
 	// maxParallel bounds parallel messages, and maxOfNamespace those of one namespace, whose receivers may be slow.
@@ -303,7 +303,7 @@ func (n *Notifier) notice(gs *v1alpha1.GatewaySync, changes []change) notice {
 	for i := range changes {
 		c := &changes[i]
 		if c.ConfigSync != "" {
-			continue // it has its own
+			continue // aboutConfigSync has set Link and Next
 		}
 		c.Link = web.Commit(c.Commit)
 		if c.State == Firing {
