@@ -70,7 +70,7 @@ func (s *site) install(started bool) bool {
 	return changed
 }
 
-// A key that is installed before a start works after it, whatever the gateway does that no source settles.
+// A key that is installed before a start works after that start, whichever undocumented behavior the gateway has.
 func TestKeyWorksAfterStart(t *testing.T) {
 	for name, o := range map[string]simulator.Options{
 		"seeded":                     {},
@@ -141,7 +141,7 @@ func TestFirstStart(t *testing.T) {
 			s.install(true)
 			s.key.Restart = func() {}
 			require.NoError(t, s.key.RecordRestart(false)) // the volume says that a pod has asked before
-			s.key.OnDue = func() { t.Error("a loop") }
+			s.key.OnDue = func() { t.Error("Install and OnDue must not call each other in a loop") }
 			for range 3 { // sequence: the agent asks again and again
 				err = s.scan()
 				assert.True(t, failure.Is(err, v1alpha1.ReasonGatewayForbidden), "%v", err)
@@ -151,7 +151,7 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// A gateway may have no security-levels on the disk. Then the agent relies on the permissions, and asks for the start all the same.
+// A gateway may have no security-levels on the disk. Then the agent relies on the permissions, and still asks for a restart.
 func TestNoSecurityLevels(t *testing.T) {
 	s := newSite(t, simulator.Options{})
 	require.NoError(t, os.RemoveAll(s.file(levels)))

@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// TestDiffAdd adds changes of projects whose names JSON escapes in six bytes each.
-func TestDiffAdd(t *testing.T) {
+// JSON escapes each byte of the names of these projects in six bytes.
+func TestDiffIsBounded(t *testing.T) {
 	const limit = 1 << 20
 	changes := &plan.Changes{}
 	for i := range 2000 { // setup: more changes than fit

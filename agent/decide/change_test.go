@@ -30,8 +30,8 @@ func TestProposal(t *testing.T) {
 	}
 }
 
-// Each element of asks is one call of Replace, a minute after the one before.
-func TestReplace(t *testing.T) {
+// Each element of asks is one call of Wait.Blocks, a minute after the one before.
+func TestWaitBlocks(t *testing.T) {
 	const (
 		manual, gateway, git = v1alpha1.StrategyManual, v1alpha1.StrategyGatewayWins, v1alpha1.StrategyGitWins
 		none, settling       = v1alpha1.ProposalState(""), v1alpha1.ProposalSettling
@@ -87,7 +87,7 @@ func TestDriftRepair(t *testing.T) {
 	for name, change := range map[string]func(*Drift){
 		"nothing differs":  func(d *Drift) { d.Files = 0 },
 		"no target":        func(d *Drift) { d.Desired = false },
-		"hands off":        func(d *Drift) { d.DoNotTouch = true },
+		"do not touch":     func(d *Drift) { d.DoNotTouch = true },
 		"paused":           func(d *Drift) { d.Paused = true },
 		"dry run":          func(d *Drift) { d.DryRun = true },
 		"only report":      func(d *Drift) { d.Policy, d.RepairsClosed = v1alpha1.DriftReport, false },

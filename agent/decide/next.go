@@ -92,7 +92,7 @@ type Step struct {
 	Refill, Rollback bool
 	// Planned reports that Held is due to the dry run of the target, which was made.
 	Planned bool
-	// Held is why the gateway stays as it is; nil if it does not, or if the last state is still true.
+	// Held is why the gateway stays as it is; nil if nothing holds it, or if the obstacle will probably be over soon.
 	Held *Hold
 	// ReportTarget reports that the report is about the target, whatever order is in force.
 	ReportTarget bool

@@ -31,9 +31,9 @@ func inForce(id plan.ID) func(*Situation) {
 	return func(s *Situation) { s.InForce = InForce{true, id} }
 }
 
-func obstacle(handsOff, short bool) func(*Situation) {
+func obstacle(doNotTouch, short bool) func(*Situation) {
 	return func(s *Situation) {
-		s.Obstacle = &Obstacle{*holdFor(v1alpha1.ReasonWaitingForLead), handsOff, short}
+		s.Obstacle = &Obstacle{*holdFor(v1alpha1.ReasonWaitingForLead), doNotTouch, short}
 	}
 }
 
@@ -55,18 +55,18 @@ func TestNext(t *testing.T) {
 	for name, c := range map[string]struct {
 		s      Situation
 		do     Action
-		flags  string // "hands off", "pauses", "of target", "rollback", "refill", "planned"
+		flags  string // "do not touch", "pauses", "of target", "rollback", "refill", "planned"
 		to     plan.ID
 		reason v1alpha1.Reason // of the hold; "" for none
 	}{
 		"the target cannot be read":                               {at(gs, open, obstacle(false, false)), Leave, "", plan.ID{}, "WaitingForLead"},
 		"the target cannot be read, and it pauses":                {at(gs, open, obstacle(false, false), paused), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
-		"the target is gone":                                      {at(gs, open, obstacle(true, false), inForce(one)), Leave, "hands off ", plan.ID{}, "WaitingForLead"},
+		"the target is gone":                                      {at(gs, open, obstacle(true, false), inForce(one)), Leave, "do not touch ", plan.ID{}, "WaitingForLead"},
 		"the spec cannot be read":                                 {at(gs, open, obstacle(false, false), inForce(one)), Leave, "", plan.ID{}, "WaitingForLead"},
 		"the spec cannot be read for a moment":                    {at(gs, open, obstacle(false, true), inForce(one)), Leave, "", plan.ID{}, ""},
 		"the spec cannot be read for a moment, no order in force": {at(gs, open, obstacle(false, true)), Leave, "", plan.ID{}, "WaitingForLead"},
 		"nothing holds it":                                        {at(gs, open, inForce(one)), Follow, "", plan.ID{}, ""},
-		"nothing holds it, paused":                                {at(gs, open, inForce(one), paused), Follow, "", plan.ID{}, ""}, // the order says so itself
+		"nothing holds it, paused":                                {at(gs, open, inForce(one), paused), Follow, "", plan.ID{}, ""}, // the order in force has the pause
 		"its step is closed":                                      {at(gs, closed, inForce(one)), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
 		"its step is closed, paused":                              {at(gs, closed, inForce(one), paused), KeepOnDisk, "pauses of target ", plan.ID{}, "Paused"},
 		"its step is closed, and invalid settings":                {at(gs, closed, invalid), KeepOnDisk, "pauses of target ", plan.ID{}, "GateClosed"},
@@ -101,7 +101,7 @@ func TestNext(t *testing.T) {
 			for _, f := range []struct {
 				name string
 				set  bool
-			}{{"hands off", n.DoNotTouch}, {"pauses", n.ApplyPause}, {"of target", n.ReportTarget}, {"rollback", n.Rollback}, {"refill", n.Refill}, {"planned", n.Planned}} {
+			}{{"do not touch", n.DoNotTouch}, {"pauses", n.ApplyPause}, {"of target", n.ReportTarget}, {"rollback", n.Rollback}, {"refill", n.Refill}, {"planned", n.Planned}} {
 				if f.set {
 					flags += f.name + " "
 				}
@@ -142,10 +142,10 @@ func TestNextNeedsApproval(t *testing.T) {
 	}
 }
 
-func TestClosed(t *testing.T) {
+func TestClosedGate(t *testing.T) {
 	for name, c := range map[string]struct {
 		ClosedGate
-		lapses, force, restoreOnly bool
+		stops, force, restoreOnly bool
 	}{
 		"no order":                             {ClosedGate{Disk: one}, false, false, false},
 		"the order has run":                    {ClosedGate{Order: one, Disk: one}, false, true, false},
@@ -157,7 +157,7 @@ func TestClosed(t *testing.T) {
 		"a first start":                        {ClosedGate{Order: two, Unsynced: true}, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, c.lapses, c.StopsOrder())
+			assert.Equal(t, c.stops, c.StopsOrder())
 			assert.Equal(t, c.force, c.Force())
 			assert.Equal(t, c.restoreOnly, c.RestoreOnly())
 		})
@@ -469,7 +469,7 @@ func tooLarge(gs *v1alpha1.GatewaySync) {
 	}
 }
 
-// Whatever a SyncTarget says, a gateway that has something never takes a commit of a stage without its approval.
+// Whatever a SyncTarget says, a gateway that was synced before never takes a commit without the approval that its stage needs.
 func TestNoSyncTargetOpensStage(t *testing.T) {
 	gs := plant(needsApproval, withoutHistory)
 	gs.Status.History = []v1alpha1.CommitRecord{{Ref: "main", Commit: two.String()}} // forged with the same token

@@ -80,7 +80,7 @@ func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 	}
 }
 
-// back expects a sync to be blocked at the first commit.
+// back syncs, and expects that the gateway is rolled back to its first commit, and that the target is blocked.
 func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	j.t.Helper()
 	r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
@@ -302,7 +302,7 @@ func TestRetry(t *testing.T) {
 		assert.Nil(t, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonScanFailed).AutoRollback)
 		j.push(gitserver.Write("projects/line/other.json", "{}"))
 		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
-		j.back(v1alpha1.TriggerScanFailure) // another commit, and the last one that ran
+		j.back(v1alpha1.TriggerScanFailure) // another commit can be rolled back, too
 	})
 	t.Run("after a requested restore", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
@@ -405,7 +405,7 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 		again(t, j)
 	})
 	for _, keep := range []int32{1, 5} {
-		t.Run("before the note is removed", func(t *testing.T) {
+		t.Run("before the note says that it is done", func(t *testing.T) {
 			j := begin(t, keep)
 			j.back(v1alpha1.TriggerScanFailure)
 			note := j.read(".stoker/note-restored")
@@ -439,7 +439,7 @@ func TestPairAutomaticRollback(t *testing.T) {
 	r := p.master.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
 	assert.Equal(t, good, r.Commit)
 	assert.Equal(t, `{"one": 1}`, p.master.read(view))
-	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the standby node follows by content")
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair copies the restored files to the standby node")
 	require.Nil(t, p.backup.sync().AutoRollback)
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
 }

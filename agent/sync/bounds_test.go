@@ -150,7 +150,7 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b.set(simulator.Running)
 	b.gw.Requests.Reset()
 	b.synced()
-	assert.Equal(t, 1, b.gw.Requests.Count(asked))
+	assert.Equal(t, 1, b.gw.Requests.Count(pingRoute))
 	assert.Len(t, b.gw.Requests.List(), 1)
 	note, err := os.ReadFile(filepath.Join(b.data, ".stoker", "note-gateway-ran"))
 	require.NoError(t, err)

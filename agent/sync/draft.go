@@ -70,7 +70,7 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 func (d drafter) fetch(ctx context.Context) (repo.FetchStats, error) {
 	in := d.in
 	h, name := in.dir.Manifest().Header(), in.task.Name
-	// A sync wrote what has rules. A manifest without may name what a forged status said: see record.Correct.
+	// Every manifest that a sync wrote has Rules. One without Rules may name the commit of a forged status: see record.Correct.
 	onDisk := h.Commit == in.task.Commit && h.Rules != "" && (h.Ref == in.task.Ref || !in.rules.DependsOnRef())
 	if in.task.Admit != nil && !onDisk {
 		var err error

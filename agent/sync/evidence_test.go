@@ -232,7 +232,7 @@ func forgedJournal(g *gated) string {
 }
 
 // F30: whatever a program of the gateway writes to a file in .stoker, no gate is passed, nothing outside the data directory changes, and the
-// sync ends right when the gate opens.
+// sync succeeds when the gate opens.
 func TestWorstStokerFiles(t *testing.T) {
 	for name, worst := range stokerFiles {
 		t.Run(name, func(t *testing.T) {

@@ -132,7 +132,7 @@ func (b *bench) hour() {
 	for _, q := range b.gw.Requests.List() {
 		assert.NotEqual(b.t, http.MethodPost, q.Method, "%s %s", q.Method, q.Path)
 	}
-	// A forced repair must also find nothing to do.
+	// A repair must not write either.
 	b.target.Repair = true
 	r := b.synced()
 	b.target.Repair = false

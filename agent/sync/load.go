@@ -67,8 +67,8 @@ func (l *loader) load(ctx context.Context) error {
 }
 
 // confirm reports whether the gateway has loaded the files on the disk. It drops from pending what the disk contradicts. Without a
-// gateway or an API key it returns true. It returns an error if the gateway has not started yet, and if nothing is left to scan but the agent
-// has not seen the gateway running since its pod started.
+// gateway or an API key it returns true. It returns an error if the gateway has not started yet. It also returns one if nothing is left to
+// load, but the gateway does not run and was not seen running since its pod started.
 func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error) {
 	if err := pending.DropContradicted(in.dir); err != nil {
 		return false, err

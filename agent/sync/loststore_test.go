@@ -173,7 +173,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	}
 }
 
-// Every agent checks drift every 30 s, and a file may differ for weeks. The checks must not load a failing git server.
+// Every agent checks drift every 30 s, and a file may differ for weeks. The checks must not overload a failing git server.
 func TestDriftCheckWithFailingGitServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault gitserver.Fault

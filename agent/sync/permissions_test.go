@@ -58,7 +58,7 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	}
 }
 
-// What the agent restores after the first boot is a sync, which keeps earlier snapshots.
+// Restoring the permissions after the first boot takes a snapshot, and keeps earlier ones.
 func TestSnapshotOfRestoredPermissions(t *testing.T) {
 	b := newSnapshotBench(t, seeding)
 	b.push(withPermissions()...)
@@ -209,12 +209,12 @@ func TestScanModuleOn83(t *testing.T) {
 		posts, told  int
 		note         string
 	}{
-		"no Designer":       {module: true},
-		"open Designer":     {module: true, open: true, posts: 1, told: 1, note: "the project-scan module notified the open Designers"},
-		"no module":         {open: true},
-		"the module fails":  {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 500}, note: "the project-scan module did not notify the open Designers: "},
-		"the scan fails":    {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}, note: "the project-scan module did not notify"},
-		"the module is odd": {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `<html>`}, note: "the project-scan module did not notify"},
+		"no Designer":                  {module: true},
+		"open Designer":                {module: true, open: true, posts: 1, told: 1, note: "the project-scan module notified the open Designers"},
+		"no module":                    {open: true},
+		"the module fails":             {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 500}, note: "the project-scan module did not notify the open Designers: "},
+		"the scan fails":               {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}, note: "the project-scan module did not notify"},
+		"the module answers with HTML": {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `<html>`}, note: "the project-scan module did not notify"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{ScanModule: c.module}).delivered()

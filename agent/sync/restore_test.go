@@ -176,14 +176,14 @@ func TestRestore(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.False(t, b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote(), "it is done once")
 		assert.DirExists(t, b.data+"/.stoker/snapshots/"+id)
-		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "it has a gap")
+		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "a snapshot after a sync without one cannot be restored")
 
 		b.target.Profile.Snapshots = off
 		b.push(gitserver.Write(view, `{"one": 4}`))
 		require.Len(t, b.synced().Snapshots, 2)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
-		assert.Equal(t, `{"one": 1}`, b.read(view), "again")
+		assert.Equal(t, `{"one": 1}`, b.read(view), "the same snapshot is restored again")
 
 		b.target.Profile.Snapshots = nil
 		b.push(gitserver.Write(view, `{"one": 5}`))

@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/agent/unloaded"
 )
 
-// scope is what all steps of a sync read. The steps pause and open fill it; later ones change only the report.
+// scope is what all steps of a sync read. The steps pause and open set its fields; later steps set none.
 type scope struct {
 	*Config
 	conn   Connections

@@ -38,7 +38,7 @@ func newPair(t *testing.T, o simulator.Options) pair {
 	var err error
 	p.Pair, err = simulator.NewPair(p.master.gw, p.backup.gw)
 	require.NoError(t, err)
-	// Ignore files that the pair replicated before the agents started.
+	// The clients start after the pair has replicated for the first time.
 	p.connect()
 	return p
 }

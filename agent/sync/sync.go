@@ -245,7 +245,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	return d, nil
 }
 
-// SetRecord sets what is known about earlier syncs. From then on, a manifest that names another commit does not count.
+// SetRecord sets what is known about earlier syncs. From then on, Open corrects a manifest that names another commit.
 func (e *Engine) SetRecord(r record.Record) error {
 	e.Record = &r
 	return e.Close()

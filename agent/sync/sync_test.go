@@ -270,11 +270,11 @@ func TestExistingFilesAreValidated(t *testing.T) {
 		file, content string
 		reason        v1alpha1.Reason
 	}{
-		"a pointer":    {"image.png", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n", v1alpha1.ReasonLFSPointer},
-		"broken JSON":  {"other.json", `{"broken": `, v1alpha1.ReasonConfigSyntaxError},
-		"a bad shape":  {"in/resource.json", `{"scope":"G","version":1,"files":[]}`, v1alpha1.ReasonConfigSyntaxError},
-		"a large file": {"large.json", `"` + strings.Repeat("x", 1<<20) + `"`, v1alpha1.ReasonLimitExceeded},
-		"a good file":  {"good.json", `{}`, v1alpha1.ReasonSynced},
+		"an LFS pointer": {"image.png", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n", v1alpha1.ReasonLFSPointer},
+		"broken JSON":    {"other.json", `{"broken": `, v1alpha1.ReasonConfigSyntaxError},
+		"a bad shape":    {"in/resource.json", `{"scope":"G","version":1,"files":[]}`, v1alpha1.ReasonConfigSyntaxError},
+		"a large file":   {"large.json", `"` + strings.Repeat("x", 1<<20) + `"`, v1alpha1.ReasonLimitExceeded},
+		"a good file":    {"good.json", `{}`, v1alpha1.ReasonSynced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := viewDir + "/" + c.file

@@ -122,7 +122,7 @@ func TestMaintenanceWindows(t *testing.T) {
 	})
 }
 
-const asked = "GET /StatusPing"
+const pingRoute = "GET /StatusPing"
 
 func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b := newBench(t, simulator.Options{})
@@ -150,14 +150,14 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b.set(simulator.Running)
 	// sequence: the answers of a web server that is starting
 	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} {
-		f.Route, f.Times = asked, 1
+		f.Route, f.Times = pingRoute, 1
 		b.fault(f)
 		b.ended(v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway)
 	}
 	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Empty(t, r.Scans, "the gateway read the files when it started")
-	assert.Equal(t, 1, b.gw.Requests.Count(asked))
+	assert.Equal(t, 1, b.gw.Requests.Count(pingRoute))
 	assert.Len(t, b.gw.Requests.List(), 1)
 	b.synced()
 	b.again()
@@ -175,7 +175,7 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b.synced()
 }
 
-// A pod restarts whose volume has the target: its gateway has loaded the files once it runs.
+// If a pod restarts and its volume has the target, the gateway has loaded the files as soon as it runs.
 func TestRestartAtTarget(t *testing.T) {
 	for name, tt := range map[string]struct {
 		options     simulator.Options

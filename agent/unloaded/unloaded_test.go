@@ -78,7 +78,7 @@ func TestDamagedPendingScanRecord(t *testing.T) {
 	}
 }
 
-// The gateway can write the note. That hides nothing from the process that saved it.
+// The gateway can write the note, but hides nothing from the process that saved it.
 func TestNoteOfThisProcess(t *testing.T) {
 	d, data := openDir(t)
 	n, file := NewNote(d, nil), filepath.Join(data, ".stoker", "note-"+unloadedNote)
@@ -102,7 +102,7 @@ func TestNoteOfThisProcess(t *testing.T) {
 	assert.True(t, back.Empty())
 }
 
-// A name that cannot be one of a file in the data directory is of nothing on the disk.
+// Projects and resources whose name cannot be that of a file count as missing on the disk.
 func TestNamesThatAreNoFiles(t *testing.T) {
 	d, _ := openDir(t)
 	o := Set{ScanProjects: true, Projects: []string{".stoker", strings.Repeat("x", 300), "a\\b"}, Deleted: []string{strings.Repeat("x", 300)},
@@ -137,7 +137,7 @@ func TestPendingScansAccumulate(t *testing.T) {
 	assert.True(t, o.ScanProjects, "a superfluous scan does no harm")
 }
 
-// If a sync fails before the first file moves, the record from before it is in force again.
+// If a sync fails before the first file moves, the Set from before the sync is in force again. So Add must not change it.
 func TestPendingScansOfFailedSync(t *testing.T) {
 	d, data := openDir(t)
 	const dir = "config/resources/core/ignition/database-connection/"

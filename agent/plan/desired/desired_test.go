@@ -255,7 +255,7 @@ func TestSourceOfOtherType(t *testing.T) {
 	}
 }
 
-// F1: the same holds if a mapping's source, or a directory above it, is a link.
+// F1: a mapping is refused if its source, or a directory above the source, is a link.
 func TestSymbolicLinkInSource(t *testing.T) {
 	o := plantest.NewObjects()
 	files := plantest.Pairs("real/a", "1")

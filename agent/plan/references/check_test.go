@@ -329,7 +329,7 @@ func TestRealProject(t *testing.T) {
 	assert.Empty(t, texts(indexOf(t, b).Check(nil, d)))
 }
 
-// A gateway with very many files is checked only if that can refuse a commit.
+// The names in very many files are checked only under the policy refuse.
 func TestManyFiles(t *testing.T) {
 	var k Keeper
 	notes, err := k.Check(v1alpha1.ReferencesWarn, Target{Before: plan.Header{Files: maxWarned + 1}, Changes: &plan.Changes{}})
