@@ -219,6 +219,12 @@ func TestRestore(t *testing.T) {
 	const other = "line-1-20300101-111111"
 	doneAfterSpec := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(func(a *Asked) { a.Restore = other + " t" }))
 	doneAfterSpec.Done = true
+	withoutTime := func(a *Asked) {
+		gs := &v1alpha1.GatewaySync{}
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRestore: other}
+		a.Requests = annotation.RequestsFor(gs, a.Gateway, a.Commit.String())
+	}
+	doneWithoutTime := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(withoutTime))
 	rolledBack := RestoreNote{Snapshot: snapshot, Commit: two, Retry: one.String() + " r", Done: true, Trigger: v1alpha1.TriggerScanFailure, Cause: "why", RolledBackFrom: two}
 	lapsed := RestoreNote{Request: request, Commit: one, RolledBackFrom: one}
 	none := func(a *Asked) { a.Restore = "" }
@@ -237,6 +243,7 @@ func TestRestore(t *testing.T) {
 		"never restored": {RestoreNote{}, asked(none), "", false, ""},
 		"a new request":  {RestoreNote{}, asked(), snapshot, false, ""},
 		"the request of the spec, after an annotation":         {doneAfterSpec, asked(spec), other, true, ""},
+		"the request of the spec, after one without a time":    {doneWithoutTime, asked(spec, func(a *Asked) { a.Retry = "" }), other, false, ""},
 		"a new request of the spec, after an annotation":       {doneAfterSpec, asked(func(a *Asked) { a.Restore = other }), other, false, ""},
 		"a new request replaces a restore":                     {done, asked(func(a *Asked) { a.Restore = "line-1-20300101-111111 " + day.Format(time.RFC3339) }), "line-1-20300101-111111", false, ""},
 		"a new request after an automatic rollback":            {rolledBack, asked(), snapshot, false, ""},

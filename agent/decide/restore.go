@@ -53,7 +53,7 @@ type Asked struct {
 // RestoreOf returns the note that replaces n when a snapshot replaces the target.
 func (n RestoreNote) RestoreOf(snapshot string, a Asked) RestoreNote {
 	next := RestoreNote{Request: a.Restore, OfSpec: n.OfSpec, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry, RolledBackFrom: n.RolledBackFrom}
-	if a.Restore != "" && !strings.Contains(a.Restore, " ") { // without a time: see outdated
+	if a.RestoreOfSpec() {
 		next.OfSpec = a.Restore
 	}
 	return next
@@ -101,7 +101,7 @@ func (n RestoreNote) lapsed(a Asked) bool {
 }
 
 // outdated reports whether the request was probably carried out on an earlier data volume, because this one is new and the request is not. A
-// request without a time is part of the spec, and never outdated.
+// request without a time, as in the spec, is never outdated.
 func (a Asked) outdated() bool {
 	_, requestedAt, _ := strings.Cut(a.Restore, " ")
 	t, err := time.Parse(time.RFC3339, requestedAt)

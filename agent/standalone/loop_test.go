@@ -100,7 +100,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	assert.Equal(t, name+" now", d.saved("stoker.io/propose: "+name+" now", "mian", "", mirror).Order.Propose)
 	assert.Empty(t, d.saved("stoker.io/propose: other now", "mian", "", mirror).Order.Propose, "a request for another gateway")
 	id := name + "-20260212-102000"
-	assert.Equal(t, id, d.saved("stoker.io/restore: "+id, "mian", "", mirror).Order.Restore)
+	assert.Equal(t, id+" ", d.saved("stoker.io/restore: "+id, "mian", "", mirror).Order.Restore)
 	assert.Empty(t, d.saved("stoker.io/restore: other-20260212-102000", "mian", "", mirror).Order.Restore, "a request for another gateway")
 
 	d.repo.Branch("mian", first)

@@ -28,14 +28,17 @@ type Requests struct {
 	// Propose is the value of stoker.io/propose. A new value makes the agent propose the gateway's changes again, from the current base.
 	// It does not affect syncs.
 	Propose string
-	// Restore is a snapshot of this gateway to restore: its id, a space, and the time of the request. The time is missing if the spec has
-	// the request.
+	// Restore is a snapshot of this gateway to restore: its id, and a space and the time of the request unless the spec has it. The time may be
+	// missing in an annotation that a user wrote.
 	Restore string
 	// Retry is the value of stoker.io/retry. A new value that names the target commit makes the agent deliver it again after a rollback.
 	Retry string
 	// WindowApproved reports that a user approved the delivery of the target outside the maintenance windows.
 	WindowApproved bool
 }
+
+// RestoreOfSpec reports whether Restore is a request of the spec.
+func (r Requests) RestoreOfSpec() bool { return r.Restore != "" && !strings.Contains(r.Restore, " ") }
 
 // RequestsFor returns what gs asks of a gateway whose target is commit.
 func RequestsFor(gs *v1alpha1.GatewaySync, gateway, commit string) Requests {
@@ -208,10 +211,13 @@ func approvals(value string) [][]string {
 const maxRestore = 288
 
 // Restore returns the value of the annotation stoker.io/restore if it names a snapshot of this gateway, otherwise
-// spec.rollback.toSnapshot if that does, otherwise "".
+// spec.rollback.toSnapshot if that does, otherwise "". Only the latter has no space: see Requests.RestoreOfSpec.
 func Restore(gs *v1alpha1.GatewaySync, gateway string) string {
 	value := gs.Annotations[v1alpha1.AnnotationRestore]
 	if len(value) <= maxRestore && utf8.ValidString(value) && !strings.ContainsFunc(value, isControl) && RestoresOn(value, gateway) != "" {
+		if !strings.Contains(value, " ") {
+			value += " "
+		}
 		return value
 	}
 	if r := gs.Spec.Rollback; r != nil {

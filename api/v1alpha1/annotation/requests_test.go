@@ -116,7 +116,7 @@ func TestRestoreRequest(t *testing.T) {
 		"the annotation":              {annotation: id + " 2026-02-13T00:00:00Z", want: id + " 2026-02-13T00:00:00Z"},
 		"the spec":                    {spec: id, want: id},
 		"file name of an archive":     {spec: id + ".tar.gz", want: id},
-		"annotation takes precedence": {annotation: id, spec: "area-4-20260101-000000", want: id},
+		"annotation takes precedence": {annotation: id, spec: "area-4-20260101-000000", want: id + " "},
 		"annotation without snapshot": {annotation: "area-4", spec: id, want: id},
 		"annotation, other gateway":   {annotation: "area-7-20260101-000000 2026-02-13T00:00:00Z", spec: id, want: id},
 		"the spec, other gateway":     {spec: "area-7-20260101-000000"},
