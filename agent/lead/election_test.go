@@ -167,7 +167,7 @@ func (s *site) reportsNewer(name string) {
 	}, tenfold, 10*time.Millisecond)
 }
 
-func TestNewerAgentTakesLead(t *testing.T) {
+func TestOlderAgentDoesNotCampaign(t *testing.T) {
 	s := newSite(t, 1)
 	s.reportsNewer("gw-0")
 	older := s.candidate("gw-0")

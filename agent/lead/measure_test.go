@@ -113,7 +113,7 @@ func series(t *testing.T, reg *prometheus.Registry, name string, labels ...strin
 	return found
 }
 
-func TestRolloutBegins(t *testing.T) {
+func TestTimeOfNewTarget(t *testing.T) {
 	set := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name, was, is string

@@ -160,7 +160,7 @@ func TestRefusedStatusBacksOff(t *testing.T) {
 	})
 }
 
-func TestSilentWatchIsNotReopened(t *testing.T) {
+func TestSilentWatch(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		wait time.Duration

@@ -283,7 +283,7 @@ func TestSpecWithOtherRefAndMappings(t *testing.T) {
 			func(t *testing.T, was, is v1alpha1.SyncTargetSpec) { assert.Equal(t, was.Rollout, is.Rollout) }},
 		"a tag that does not exist, without stages": {true, []func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) { edit(gs, "v2", "data"); gs.Spec.Deployment = nil }},
 			func(t *testing.T, was, is v1alpha1.SyncTargetSpec) { assert.Equal(t, was.Rollout, is.Rollout) }},
-		"and back": {true, []func(*v1alpha1.GatewaySync){
+		"a tag that does not exist, and back": {true, []func(*v1alpha1.GatewaySync){
 			func(gs *v1alpha1.GatewaySync) { edit(gs, "v2", "data") },
 			func(gs *v1alpha1.GatewaySync) { edit(gs, "main", "projects") },
 		}, func(t *testing.T, was, is v1alpha1.SyncTargetSpec) {

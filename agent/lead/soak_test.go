@@ -151,7 +151,7 @@ func TestShortFailureKeepsTheWait(t *testing.T) {
 			assert.EqualValues(t, 2, l.lead().target.Open, "stage dev need not soak again")
 		})
 	}
-	t.Run("it fails on", func(t *testing.T) {
+	t.Run("it keeps failing", func(t *testing.T) {
 		l := newLine()
 		l.want.Commit = commitB
 		l.settle()
