@@ -86,7 +86,7 @@ func TestOwnKeyNeedsAnotherStart(t *testing.T) {
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.awaitSynced(first, "one")
 
-	// If that does not help, because someone has removed the grants, the status says what to do, and nothing restarts.
+	// If that does not help, because a user has removed the grants, the status says what to do, and nothing restarts.
 	a.end()
 	require.NoError(t, p.gw.Administrator.Grant())
 	p.recreate()
