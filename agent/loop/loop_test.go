@@ -71,11 +71,11 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	proposing := *src.decision.Order
 	proposes(&proposing, v1alpha1.StrategyGitWins, time.Minute, nil)
 	for name, decision := range map[string]Decision{
-		"hands off, with changes":   {Order: &proposing, DoNotTouch: true},
-		"no target":                 {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
-		"hands off":                 {Order: src.decision.Order, DoNotTouch: true},
-		"no commit":                 {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
-		"hands off, with a problem": {Order: src.decision.Order, DoNotTouch: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
+		"do not touch, with changes":   {Order: &proposing, DoNotTouch: true},
+		"no target":                    {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
+		"do not touch":                 {Order: src.decision.Order, DoNotTouch: true},
+		"no commit":                    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
+		"do not touch, with a problem": {Order: src.decision.Order, DoNotTouch: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			*now = now.Add(time.Hour)
