@@ -100,8 +100,7 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 }
 
-// P8: a sync that overwrites a change while the agent asks the forge does not undo it.
-// A sync that the agent did not survive has replaced the change, which no user has undone: the branch has the only copy.
+// P8: a sync that the agent did not survive has replaced the change, which no user has undone. The branch has the only copy.
 func TestOverwrittenBeforeRestart(t *testing.T) {
 	for name, again := range map[string]int{"one sync": 1, "two syncs, known and unknown": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -124,6 +123,7 @@ func TestOverwrittenBeforeRestart(t *testing.T) {
 	}
 }
 
+// P8: a sync that replaces a change while the agent asks the forge does not end the proposal, because no user has undone the change.
 func TestOverwrittenDuringPoll(t *testing.T) {
 	pl, g := opened(t)
 	pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
