@@ -369,7 +369,7 @@ func TestLockDelaysDesignerSave(t *testing.T) {
 	assert.False(t, held)
 }
 
-func TestLockLapsesByItself(t *testing.T) {
+func TestLockExpires(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	requested := time.Now()
