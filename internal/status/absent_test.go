@@ -160,7 +160,7 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 	shows(t, s.after(time.Second).write(), "Ready=Unknown/NoGateways")
 }
 
-// No caller waits for such a request any longer. Otherwise agents that come and go would restart the wait each time.
+// No caller waits for an abandoned request any longer. Otherwise agents that come and go would restart the wait each time.
 func TestAbandonedRequestUntilPoll(t *testing.T) {
 	s := synced(t, 1)
 	s.moves(commitB)

@@ -196,7 +196,7 @@ func TestEventsAreDocumented(t *testing.T) {
 	}
 }
 
-// C13: one write of a status must not keep it as it is.
+// C13: conditions of another writer must leave room for the lead's.
 func TestForeignConditionsLeaveRoom(t *testing.T) {
 	s := newScene(t, 1)
 	full := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Forged", LastTransitionTime: metav1.NewTime(noon)}}
@@ -217,7 +217,7 @@ func TestForeignConditionsLeaveRoom(t *testing.T) {
 	}
 }
 
-// C13: a condition takes fewer reasons than a report, the rows of the last status and its outcome.
+// C13: a condition admits fewer reasons than a report, and than the rows and the outcome of the last status.
 func TestReasonsOfConditions(t *testing.T) {
 	valid := func(t *testing.T, st *v1alpha1.GatewaySyncStatus) {
 		t.Helper()
@@ -263,10 +263,10 @@ func TestForgedTargetAndRollout(t *testing.T) {
 		commit, stage string
 		want          *v1alpha1.Approval
 	}{
-		"as it should be":   {commitA, "prod", &v1alpha1.Approval{Commit: commitA, Stage: "prod"}},
+		"commit and stage":  {commitA, "prod", &v1alpha1.Approval{Commit: commitA, Stage: "prod"}},
 		"not a stage":       {commitA, "Prod!", nil},
 		"not a commit":      {"main", "prod", nil},
-		"an upper-case one": {strings.ToUpper(commitA), "prod", nil},
+		"upper-case commit": {strings.ToUpper(commitA), "prod", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := synced(t, 1)

@@ -119,7 +119,7 @@ func TestDeadlinePerStep(t *testing.T) {
 	s.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
 	s.rolls(v1alpha1.RolloutProgressing, 2, "pilot", "waits for gw-1")
 	began := meta.FindStatusCondition(s.write().Conditions, v1alpha1.ConditionReconciling)
-	assert.WithinDuration(t, s.Now, began.LastTransitionTime.Time, 0, "the receiver needs the start of the step")
+	assert.WithinDuration(t, s.Now, began.LastTransitionTime.Time, 0, "the deadline of a step must begin when the step opens")
 	shows(t, s.after(v1alpha1.DefaultProgressDeadline-time.Second).write(), "Stalled=", "the second step must have the whole deadline")
 	st := s.after(2 * time.Second).write()
 	shows(t, st, "Stalled=True/ProgressDeadlineExceeded")

@@ -128,7 +128,7 @@ func (s *scene) annotates(paused bool) {
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Paused = paused })
 }
 
-// hears makes a gateway report its position while it is paused or idle.
+// hears makes a gateway that is paused or idle report whether it runs the target.
 func (s *scene) hears(i int) {
 	r := s.report(i)
 	switch there := r.Commit == s.Target.Commit; {
