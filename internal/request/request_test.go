@@ -121,7 +121,7 @@ func TestRepeatAfterOtherRequest(t *testing.T) {
 	answer := ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "job-1"})
 	require.Equal(t, Unchanged, answer.Outcome)
 	assert.Equal(t, "v3", desired(t, gs).Ref)
-	assert.Equal(t, "v2", answer.Ref, "the answer must name the ref that superseded the request")
+	assert.Equal(t, "v2", answer.Ref, "the answer must name the ref of the request")
 	assert.Equal(t, "v3", ask(t, gs, Request{By: "github"}).Ref)
 }
 
@@ -212,7 +212,7 @@ func TestRepeatAfterOwnRequest(t *testing.T) {
 	for range 3 {
 		answer := ask(t, gs, forth)
 		require.Equal(t, Unchanged, answer.Outcome)
-		assert.Equal(t, commitB, answer.Ref, "the answer must name the ref that superseded the request")
+		assert.Equal(t, commitB, answer.Ref, "the answer must name the ref of the request")
 		require.Equal(t, Unchanged, ask(t, gs, back).Outcome)
 	}
 	assert.Equal(t, before, gs.Annotations)

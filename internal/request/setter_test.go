@@ -199,8 +199,8 @@ func TestAPIServerNewestPromotionWins(t *testing.T) {
 	}
 }
 
-// rolled returns a plant whose branch is at commit B, with A as the last good commit.
-func rolled() *v1alpha1.GatewaySync {
+// failing returns a plant whose branch is at commit B, which failed, with A as the last good commit.
+func failing() *v1alpha1.GatewaySync {
 	gs := plant("main")
 	gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commitB}
 	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA}
@@ -214,17 +214,17 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 }
 
 func TestRollbackReadsStatus(t *testing.T) {
-	r, _, err := rollback(rolled(), "", noon)
+	r, _, err := rollback(failing(), "", noon)
 	require.NoError(t, err)
 	assert.Equal(t, Request{Ref: commitA, Unless: commitB}, r)
 
 	t.Run("to an earlier commit", func(t *testing.T) {
-		r, _, err := rollback(rolled(), "aaaaaaa0", noon)
+		r, _, err := rollback(failing(), "aaaaaaa0", noon)
 		require.NoError(t, err)
 		assert.Equal(t, Request{Ref: "aaaaaaa0" + commitA[8:], Unless: commitB}, r)
 	})
 	t.Run("from a request", func(t *testing.T) {
-		gs := rolled()
+		gs := failing()
 		gs.Status.Rollback.Unless = ""
 		r, _, err := rollback(gs, "", noon)
 		require.NoError(t, err)
@@ -232,18 +232,18 @@ func TestRollbackReadsStatus(t *testing.T) {
 	})
 }
 
-func TestRollbackToRunningCommit(t *testing.T) {
+func TestNothingToRollBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		to     string
 		change func(*v1alpha1.GatewaySync)
 	}{
-		"status without target":  {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
+		"no commit to return to": {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
 		"desired commit":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
 		"capital digits":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
 		"commit that is blocked": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := rolled()
+			gs := failing()
 			c.change(gs)
 			_, answer, err := rollback(gs, c.to, noon)
 			require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestRollbackWaitsForLead(t *testing.T) {
 		"no outcome": {func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome = nil }, "neither an agent nor the injector"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := rolled()
+			gs := failing()
 			c.change(gs)
 			_, _, err := rollback(gs, "", noon)
 			assert.ErrorIs(t, err, ErrTooEarly)
@@ -281,7 +281,7 @@ func TestRollbackWaitsForLead(t *testing.T) {
 }
 
 func TestRollbackTarget(t *testing.T) {
-	gs := rolled()
+	gs := failing()
 	r, _, err := rollback(gs, "AAAAAAA0", noon)
 	require.NoError(t, err)
 	assert.Equal(t, "aaaaaaa0"+commitA[8:], r.Ref)
@@ -344,7 +344,7 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 		"requested ref is invalid":           {looked("", ""), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := rolled()
+			gs := failing()
 			c.change(gs)
 			still, err := desiresFailed(gs, commitB, noon)
 			assert.Equal(t, c.still, still)

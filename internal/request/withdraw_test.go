@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// P9: a promotion that failed must not be delivered later. What no gateway has taken ends, and what it replaced is desired again.
+// P9: a promotion that failed must not be delivered later. A request that no gateway has taken ends, and what it replaced is desired again.
 func TestWithdraw(t *testing.T) {
 	const first, second = "test.01hz0000000000000000000001.abcdef0", "test.01hz0000000000000000000002.abcdef0"
 	start := func() *v1alpha1.GatewaySync {
