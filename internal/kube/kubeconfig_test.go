@@ -32,7 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// kubeconfig returns a kubeconfig as JSON with more fields of its cluster and its user.
+// kubeconfig returns a kubeconfig as JSON, with additional fields of its cluster and its user.
 func kubeconfig(server, cluster, user string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "a", "user": "u"}}],
 		"clusters": [{"name": "a", "cluster": {"server": %q%s}}], "users": [{"name": "u", "user": {%s}}]}`, server, cluster, user)
@@ -111,7 +111,7 @@ func TestKubeconfigClients(t *testing.T) {
 	require.ErrorContains(t, err, "the answer has more than")
 }
 
-// G10: no kubeconfig makes a panic, or a configuration that reads a file or starts a program.
+// G10: no kubeconfig causes a panic, or a configuration that reads a file or starts a program.
 func FuzzParseKubeconfig(f *testing.F) {
 	f.Add(string(kubeconfig("https://edge.example.com", "", `"token": "a"`)))
 	f.Add(string(kubeconfig("https://edge.example.com", `, "certificate-authority": "/etc/a"`, `"tokenFile": "/etc/a"`)))
@@ -305,7 +305,7 @@ func TestClientsShareConnection(t *testing.T) {
 	assert.EqualValues(t, 1, opened.Load())
 }
 
-// U5: whatever answers a client of an API server, no second request leaves.
+// U5: no client of an API server sends a second request because an answer is a redirect.
 func TestNoRedirectIsFollowed(t *testing.T) {
 	var elsewhere, paths []string
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -117,11 +117,12 @@ func TestTransientAPIErrors(t *testing.T) {
 
 func TestInformerAfterOutage(t *testing.T) {
 	for _, says := range []error{nil, apierrors.NewServiceUnavailable("etcd is away"), apierrors.NewInternalError(errors.New("etcdserver: no leader")), apierrors.NewTimeoutError("etcd", 1)} {
-		t.Run(fmt.Sprint(says), func(t *testing.T) { isBackSoon(t, says) })
+		t.Run(fmt.Sprint(says), func(t *testing.T) { recovers(t, says) })
 	}
 }
 
-func isBackSoon(t *testing.T, says error) {
+// recovers checks that an informer is up to date soon after an outage during which the API server answers with says.
+func recovers(t *testing.T, says error) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAway(target("main", "1"))
 		a.says = says
@@ -221,7 +222,7 @@ func TestInterruptedWatchRelists(t *testing.T) {
 	}
 }
 
-func TestBusyAPIServerIsNotRelisted(t *testing.T) {
+func TestBusyAPIServerIsRelistedOnce(t *testing.T) {
 	for name, given := range map[string]func(*away){
 		"slow": func(a *away) { a.slow.Store(int64(maxResumeTime + time.Second)) },
 		"busy": func(a *away) { a.busy.Store(1 << 20) },

@@ -201,7 +201,7 @@ func TestStuckSaysHowContainerEnded(t *testing.T) {
 	}
 }
 
-// dated is a slow API server whose clock is ahead of this node's.
+// dated is a slow API server whose clock differs from this node's.
 type dated struct {
 	ahead, takes time.Duration
 	date         string // overrides the Date header
