@@ -98,7 +98,7 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"a pod restarts": {{"runs", (*plant).ready, settled, 1}, {"follows", (*plant).progresses, time.Hour, 0}, {"runs", (*plant).ready, time.Hour, 0}},
 		"flapping": {{"follows", (*plant).progresses, settled, 1}, {"fails", (*plant).breaks, 30 * time.Second, 0}, {"follows", (*plant).progresses, 30 * time.Second, 0},
-			{"fails", (*plant).breaks, 30 * time.Second, 0}, {"fails on", (*plant).breaks, settled, 1}, {"follows", (*plant).progresses, settled, 1}},
+			{"fails", (*plant).breaks, 30 * time.Second, 0}, {"keeps failing", (*plant).breaks, settled, 1}, {"follows", (*plant).progresses, settled, 1}},
 		"fails later":     {{"runs", (*plant).ready, settled, 1}, {"fails", (*plant).breaks, settled, 1}, {"runs", (*plant).ready, settled, 1}},
 		"another reason":  {{"fails", (*plant).breaks, settled, 1}, {"fails again", func(p *plant) { p.breaks(); p.gs.Status.Outcome.Reason = v1alpha1.ReasonPatchFailed }, settled, 1}},
 		"agents are away": {{"follows", (*plant).progresses, settled, 1}, {"away", away, time.Hour, 0}},
@@ -211,7 +211,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A message says of which cluster it is, what to do, and where to look.
+// A message says which cluster it is about, what to do, and where to look.
 func TestMessagesHelp(t *testing.T) {
 	for kind, want := range map[v1alpha1.AlertType][]string{
 		v1alpha1.AlertSlack: {"`north plant/line` *NotReady firing*: `MassDeletion: area-1: 9 files` next: `this needs a user: ", "; now: stoker sync line --namespace plant --confirm-deletion=COMMIT` ",
@@ -244,7 +244,7 @@ func TestMessagesHelp(t *testing.T) {
 	}
 }
 
-// A status does not say since when: the condition Ready of a paused fleet may have its status from before the pause.
+// A status does not say since when a fleet is paused: its condition Ready may have its status from before the pause.
 func TestPausedForLong(t *testing.T) {
 	for name, c := range map[string]struct {
 		phase   v1alpha1.OutcomePhase
@@ -260,7 +260,7 @@ func TestPausedForLong(t *testing.T) {
 			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(p.now.Add(-48 * time.Hour))
 			assert.Empty(t, p.passes(time.Hour))
 			p.gs.Spec.Paused = true
-			assert.Empty(t, p.passes(23*time.Hour), "a pause of a shift is not news")
+			assert.Empty(t, p.passes(23*time.Hour), "a pause of less than a day is not news")
 			p.restart()
 			got := p.passes(3 * time.Hour)
 			require.Len(t, got, 1)
