@@ -41,8 +41,8 @@ type Situation struct {
 	Earlier []plan.ID
 	Empty   bool
 	// Delivered is the last commit that was recorded as delivered outside the volume. NewVolume reports that the volume is new, or that the
-	// gateway has not started yet, Incomplete that the volume lacks files of Delivered, and GaveUp that the sync that was to write them
-	// failed in a way that no retry fixes.
+	// gateway has not started yet. Incomplete reports that the volume lacks files of Delivered, and GaveUp that a sync failed to write them
+	// in a way that no retry fixes.
 	Delivered                     Origin
 	NewVolume, Incomplete, GaveUp bool
 }

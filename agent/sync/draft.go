@@ -66,11 +66,11 @@ func (d drafter) draft(ctx context.Context) (draft, error) {
 }
 
 // fetch fetches the target into the store. If the store was lost but the manifest was not, most files on the disk are
-// already right, so fetch gets only the trees, and fetchBlobs gets the missing blobs.
+// already right. Then fetch gets only the trees, and fetchBlobs gets the missing blobs.
 func (d drafter) fetch(ctx context.Context) (repo.FetchStats, error) {
 	in := d.in
 	h, name := in.dir.Manifest().Header(), in.task.Name
-	// Every manifest that a sync wrote has Rules. One without Rules may name the commit of a forged status: see record.Correct.
+	// A manifest without Rules was corrected, and may name the commit of a forged status: see record.Correct.
 	onDisk := h.Commit == in.task.Commit && h.Rules != "" && (h.Ref == in.task.Ref || !in.rules.DependsOnRef())
 	if in.task.Admit != nil && !onDisk {
 		var err error

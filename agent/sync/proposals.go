@@ -16,8 +16,8 @@ import (
 type Proposals struct {
 	// Watches reports whether changes at a path are proposed.
 	Watches func(path string) bool
-	// Pending reports whether repairs leave the change at a path alone: the change may still be on its way to git, however long that takes,
-	// or the repair is only for changes that were proposed. A pending change delays no commit.
+	// Pending reports whether repairs leave the change at a path alone. The change may still be on its way to git, however long that takes, or
+	// the repair is only for changes that were proposed. A pending change delays no commit.
 	Pending func(path string) bool
 	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
 	Replace func(paths []string) error

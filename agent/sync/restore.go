@@ -23,9 +23,9 @@ import (
 )
 
 // A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
-// the target's commit. From then on, the commit that was the target is blocked, also after a restart, until another commit
-// is the target, a user requests a retry, or another restore brings the target back. A new profile or a forced sync does not
-// end this: what made the commit wrong for the plant may be in any file.
+// the target's commit. From then on, the commit that was the target is blocked, also after a restart. The block ends when another commit
+// is the target, when a user requests a retry, or when another restore brings the target back. A new profile or a forced sync does
+// not end it: what made the commit wrong for the plant may be in any file.
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 

@@ -176,7 +176,7 @@ func TestRestore(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.False(t, b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored).Wrote(), "it is done once")
 		assert.DirExists(t, b.data+"/.stoker/snapshots/"+id)
-		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "a snapshot after a sync without one cannot be restored")
+		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "it cannot be restored, because the restore took no snapshot")
 
 		b.target.Profile.Snapshots = off
 		b.push(gitserver.Write(view, `{"one": 4}`))

@@ -116,7 +116,7 @@ func (j *job) open(context.Context) error {
 	return err
 }
 
-// openDir opens the data directory. A dry run opens it read-only, beside the agent that owns it.
+// openDir opens the data directory. If it is not open, a dry run opens it read-only, because another agent may own it.
 func (j *job) openDir() error {
 	var err error
 	if !j.in.task.Profile.DryRun || j.engine.dir != nil {

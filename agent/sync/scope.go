@@ -72,7 +72,7 @@ func describes(h plan.Header, t *Task, rules plan.Rules) bool {
 	return h.Commit == t.Commit && sameRef && h.Rules == rules.Fingerprint()
 }
 
-// filesDone reports whether, by the manifest alone, the target's files are on the disk already.
+// filesDone reports whether, by the manifest alone, the target's files are on the disk already. It returns false for a forced sync and a repair.
 func (s *scope) filesDone() bool {
 	h := s.dir.Manifest().Header()
 	return describes(h, &s.task, s.rules) && h.Complete && !s.force && !s.task.Repair

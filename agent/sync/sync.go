@@ -314,7 +314,7 @@ func (e *Engine) job(c Connections, t Task) *job {
 }
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
-// returns nil if the rules have changed since the last sync, or no commit is on the disk.
+// returns nil if no complete commit is on the disk, or if the rules have changed since the last sync.
 func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	d, err := e.Open()
 	if err != nil {
@@ -330,7 +330,7 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	return j.report(ctx)
 }
 
-// Has reports whether the files of t are on the disk, as its rules want them.
+// Has reports whether, by the manifest, the files of t are on the disk as its rules want them. It returns false for a repair.
 func (e *Engine) Has(t Task) bool {
 	d, err := e.Open()
 	if err != nil {

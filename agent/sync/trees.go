@@ -110,8 +110,8 @@ func (t *trees) writeWanted(w io.Writer, id plan.ID) (int64, error) {
 	return n, err
 }
 
-// attach tells an incomplete store, after a restart, from which remote it can fetch missing objects of the commit on the disk, because drift
-// detection reads what git wanted. It fetches no files. If the store cannot fetch a file later, that read fails.
+// attach tells an incomplete store from which remote it can fetch missing objects of the commit on the disk. Drift detection needs this after
+// a restart, because it reads what git wanted. attach fetches no files. If the store cannot fetch a file later, that read fails.
 func (t *trees) attach(ctx context.Context, remote *repo.Remote, commit plan.ID, name string) {
 	lost, store := t.lost, t.config.Store
 	if lost == nil || lost.commit != commit {

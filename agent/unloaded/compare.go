@@ -158,8 +158,8 @@ func Unlisted(ctx context.Context, g Gateway, mode string, all []Resource, log *
 }
 
 // hasLoaded reports whether a gateway that lists a resource with some collections may have it from collection c. order has the collections in
-// effect; each overrides those before it. hasLoaded returns false only if all listed collections come before c [SPEC]: a gateway may list all of
-// them, only the last one, or none, and it may list others, such as local.
+// effect; each overrides those before it. hasLoaded returns false only if all listed collections come before c [SPEC]. A gateway may list all
+// collections of a resource, only the last one, or none. It may also list others, such as local.
 func hasLoaded(listed []string, c string, order []string) bool {
 	return len(listed) == 0 || slices.ContainsFunc(listed, func(l string) bool {
 		i := slices.Index(order, l)
