@@ -88,7 +88,7 @@ func (s Schedule) ChangedWhileRead() Schedule { s.files = ""; return s }
 // WasRead returns the schedule after the changes were read.
 func (s Schedule) WasRead() Schedule { s.first = time.Time{}; return s }
 
-// ChangesGone returns the schedule after the changes were undone, or proposed to the end.
+// ChangesGone returns the schedule after the changes were undone, or after their proposal ended.
 func (s Schedule) ChangesGone() Schedule {
 	s.files, s.stable, s.first = "", time.Time{}, time.Time{}
 	return s

@@ -74,8 +74,8 @@ type Task struct {
 	Facts plan.Facts
 	// File is the path of the GatewaySync of a standalone agent. It is empty in a cluster.
 	File string
-	// Admit is called before fetching a commit that is not completely on the disk, or was synced from another ref. It returns
-	// the Name to use, or why the commit must not be fetched. nil admits every commit.
+	// Admit is called before fetching a commit, unless a sync has written the commit last and no file depends on a new ref. It
+	// returns the Name to use, or why the commit must not be fetched. nil admits every commit.
 	Admit func(ctx context.Context) (name string, err error)
 	// Stop is called before files of the gateway change. An error ends the sync without a change. nil stops nothing.
 	Stop func(ctx context.Context) error
@@ -89,7 +89,7 @@ type Task struct {
 	// Start identifies the last known start of the gateway or, if that is unknown, of its pod. The sync reports Synced
 	// only if the gateway was seen running since. "" makes no such demand.
 	Start string
-	// OnWorking is called once if there is something to do. It may be nil.
+	// OnWorking is called when the sync has something to do. It may be nil.
 	OnWorking func()
 	// Request is who requested the ref; it goes to the audit record.
 	Request audit.Request
