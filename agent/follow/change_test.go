@@ -448,7 +448,7 @@ func TestTwoAgentsOnOneVolume(t *testing.T) {
 	q.awaitSynced(second, "two")
 }
 
-// C7: also if the repository URL contains the credential, and if the gateway and git reject theirs.
+// C7: no log has a credential, also if the URL of the repository contains it, and if the gateway and git reject theirs.
 func TestCredentialsNeverLogged(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")

@@ -320,7 +320,7 @@ func (p *pod) title() string {
 	return v.Title
 }
 
-// restores requests a snapshot.
+// restores requests a restore of a snapshot.
 func (w *world) restores(snapshot string) {
 	w.annotate(v1alpha1.AnnotationRestore, annotation.RestoreValue(snapshot, time.Now()))
 	w.lead()
