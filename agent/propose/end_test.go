@@ -286,7 +286,7 @@ func TestUnreadablePullRequest(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason, "%+v", g.last)
 }
 
-// hidden is a forge that has a pull request of the branch, but does not list it.
+// hidden is a forge that has a pull request of the branch, but refuses to list it.
 type hidden struct {
 	*hub
 	created bool

@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// notes are notes in memory. fail makes the next write fail.
+// notes are notes in memory. While fail is set, each write fails with it.
 type notes struct {
 	mu      sync.Mutex
 	content map[string][]byte

@@ -288,8 +288,8 @@ func TestSameChangeOnReplicas(t *testing.T) {
 	}
 }
 
-// TestProposalSurvivesFailures: P1. It fails each call of the forge and each write of the record once, with and without a restart of the agent: there
-// is one pull request at the end.
+// TestProposalSurvivesFailures: P1. Calls of the forge, pushes and writes of the record fail, with and without a restart of the agent: there is one
+// pull request at the end.
 func TestProposalSurvivesFailures(t *testing.T) {
 	down := failure.New(v1alpha1.ReasonGitUnreachable, "the forge is down")
 	for _, restart := range []bool{false, true} {

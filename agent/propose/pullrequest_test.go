@@ -87,7 +87,7 @@ func TestCopiedText(t *testing.T) {
 	assert.NotEmpty(t, pl.repo.Git("for-each-ref", "refs/heads/"+b.settings.Branch), "b keeps its branch")
 }
 
-// The server does not delete the branch of a gateway that follows the pull request of another one.
+// A server that deletes no branches leaves the branch of a gateway that follows the pull request of another one. The gateway's next change goes there.
 func TestBranchOfSharedPullRequestStays(t *testing.T) {
 	pl, _ := opened(t)
 	b := pl.gateway("b")

@@ -104,7 +104,7 @@ func TestCompareLargeJSON(t *testing.T) {
 	c, differs, err := x.compare("projects/line/" + page)
 	require.NoError(t, err)
 	assert.True(t, differs)
-	assert.False(t, c.noise, "the file is equivalent JSON")
+	assert.False(t, c.noise, "a file that is too large to compare counts as changed, even if it is equivalent JSON")
 }
 
 // TestLongGatewayName: an agent recognizes its own commits after a restart.
