@@ -455,7 +455,7 @@ func TestHugeFleetFitsIntoObject(t *testing.T) {
 			failed++
 		}
 	}
-	assert.Equal(t, 500, failed, "rows of gateways that are not synced must come first")
+	assert.Equal(t, 500, failed, "rows of gateways that are not synced must be kept")
 	assert.LessOrEqual(t, size(st.DiscoveredGateways), rowBytes)
 	assert.Len(t, s.events, 1, "a gateway without a row must not send an Event in each status")
 

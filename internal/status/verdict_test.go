@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// `kubectl get` shows the same as `stoker status`.
+// While the desired ref does not exist, no gateway counts as ready, whatever it runs.
 func TestMissingRefIsNotReady(t *testing.T) {
 	s := newScene(t, 3)
 	assert.Equal(t, "3/3", s.write().GatewaysReady)
@@ -224,7 +224,7 @@ func TestPausedUnreachableGateway(t *testing.T) {
 				assert.Equal(t, v1alpha1.GatewayHeld, st.DiscoveredGateways[1].SyncStatus)
 				assert.Equal(t, v1alpha1.ReasonPaused, st.DiscoveredGateways[1].Reason)
 				assert.Equal(t, commitA, st.DiscoveredGateways[1].SyncedCommit)
-				assert.Equal(t, at, st.LastHandledRequest, "a request counts as handled while the fleet is paused")
+				assert.Equal(t, at, st.LastHandledRequest, "a paused gateway must not keep a request open")
 				s.after(v1alpha1.DefaultProgressDeadline)
 			}
 
