@@ -201,7 +201,7 @@ var stokerFiles = map[string]func(g *gated) string{
 	"note-restored": func(g *gated) string {
 		return `{"request":"x","commit":"` + g.first.String() + `","snapshot":"x","done":true}`
 	},
-	"note-unloaded":        func(*gated) string { return `{"firstStart":true,"projects":["` + strings.Repeat("x", 1000) + `"]}` },
+	"note-unloaded":        func(*gated) string { return `{"fresh":true,"projects":["` + strings.Repeat("x", 1000) + `"]}` },
 	"note-gateway-ran":     func(g *gated) string { return g.target.Start },
 	"note-gateway-version": func(*gated) string { return "99.99.99" },
 	"note-standby":         func(*gated) string { return "Backup" },

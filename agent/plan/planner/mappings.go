@@ -70,7 +70,7 @@ func (t *mappingTable) renumber(changes []plan.Change, full bool) ([]plan.Origin
 			table[slot] = o
 		case len(table) > math.MaxUint16:
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "more than %d mappings were in force since the last full "+
-				"comparison; request force-sync", math.MaxUint16)
+				"comparison; request force-sync", math.MaxUint16+1)
 		default:
 			slot = uint16(len(table))
 			table = append(table, o)
