@@ -314,15 +314,17 @@ func TestRunOvertakenByAnother(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, then string // what the first run goes from and to
 		changes      func(*http.Request) bool
+		fails        v1alpha1.Reason // of the first run
 	}{
-		"while it applies":     {configMap("a", "1") + configMap("x", "1") + account, configMap("a", "2"), changes(http.MethodPatch)},
-		"without a prune":      {configMap("a", "1"), configMap("a", "2") + configMap("z", "1"), changes(http.MethodPatch)},
-		"while it only checks": {configMap("a", "1"), "# changed\n" + configMap("a", "1"), func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/configmaps/a") }},
+		"while it applies":     {configMap("a", "1") + configMap("x", "1") + account, configMap("a", "2"), changes(http.MethodPatch), ""},
+		"without a prune":      {configMap("a", "1"), configMap("a", "2") + configMap("z", "1"), changes(http.MethodPatch), ""},
+		"by a run that fails":  {configMap("a", "1"), configMap("a", "2") + broken, changes(http.MethodPatch), v1alpha1.ReasonProgressDeadlineExceeded},
+		"while it only checks": {configMap("a", "1"), "# changed\n" + configMap("a", "1"), func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/configmaps/a") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", c.before)
-			w.create("")
+			w.create("{progressDeadline: 2s, rollbackOnFailure: LastGood}")
 			w.must()
 			w.commit("k8s/a.yaml", c.then)
 			var newest string
@@ -331,8 +333,14 @@ func TestRunOvertakenByAnother(t *testing.T) {
 				assert.NoError(t, w.run("plant"))
 			})
 			_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
-			require.ErrorIs(t, err, configsync.ErrConcurrentChange)
+			if c.fails == "" {
+				require.ErrorIs(t, err, configsync.ErrConcurrentChange)
+			} else {
+				require.True(t, failure.Is(err, c.fails), "%v", err)
+			}
 			assert.Equal(t, newest, w.get().Status.SourceRevision)
+			assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+			assert.Empty(t, w.get().Annotations, "a run that was overtaken must not request a rollback")
 			w.tracked()
 			if strings.Contains(c.before, account) {
 				assert.NotNil(t, w.data("x"))

@@ -41,9 +41,8 @@ type record struct {
 	last v1alpha1.ConfigSyncStatus
 	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
-	// inventoryOnly means that write changes only the inventory of a status that another run wrote meanwhile. A prune sets it, because a
-	// prune says nothing about the commit. overtaken means that another run wrote the status before this run pruned or wrote a success. Then
-	// inventoryOnly is set, too, and write returns ErrConcurrentChange.
+	// overtaken means that another run wrote the status meanwhile. Then write changes only the inventory, and returns ErrConcurrentChange
+	// unless inventoryOnly is set. A prune sets inventoryOnly, because a prune says nothing about the commit.
 	inventoryOnly, overtaken bool
 }
 
@@ -97,8 +96,7 @@ func (r *record) checkOvertaken(ctx context.Context) error {
 	return nil
 }
 
-// overtake sets overtaken, and with it inventoryOnly, if now differs from what this run last read or wrote. Other writers may change the
-// conditions that are their own.
+// overtake sets overtaken if now differs from what this run last read or wrote. Other writers may change the conditions that are their own.
 func (r *record) overtake(now *v1alpha1.ConfigSyncStatus) {
 	byRun := func(st *v1alpha1.ConfigSyncStatus) *v1alpha1.ConfigSyncStatus {
 		st = st.DeepCopy()
@@ -107,7 +105,7 @@ func (r *record) overtake(now *v1alpha1.ConfigSyncStatus) {
 		return st
 	}
 	if !equality.Semantic.DeepEqual(byRun(now), byRun(&r.last)) {
-		r.overtaken, r.inventoryOnly, r.intent = true, true, nil
+		r.overtaken, r.intent = true, nil
 	}
 }
 
@@ -126,7 +124,7 @@ func (r *record) write(ctx context.Context, gone map[manifest.ID]bool) (before *
 		before, err = r.replace(ctx, gone)
 	}
 	switch {
-	case apierrors.IsConflict(err), err == nil && r.overtaken:
+	case apierrors.IsConflict(err), err == nil && r.overtaken && !r.inventoryOnly:
 		return nil, ErrConcurrentChange
 	case err == nil:
 		return before, nil
@@ -150,11 +148,10 @@ func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 	if err := r.mergeInventory(now.Status.Inventory, gone); err != nil {
 		return nil, err
 	}
-	ready := meta.FindStatusCondition(r.cs.Status.Conditions, v1alpha1.ConditionReady)
-	if !ours && !r.inventoryOnly && ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && !equality.Semantic.DeepEqual(now.Status, r.cs.Status) {
+	if !ours && !equality.Semantic.DeepEqual(now.Status, r.cs.Status) {
 		r.overtake(&now.Status)
 	}
-	if r.inventoryOnly && !ours {
+	if r.overtaken {
 		inventory := r.cs.Status.Inventory
 		now.Status.DeepCopyInto(&r.cs.Status)
 		r.cs.Status.Inventory = inventory

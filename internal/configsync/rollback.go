@@ -24,7 +24,7 @@ import (
 // moves or a user requests that commit.
 func (r *Run) requestRollback(ctx context.Context, err error) error {
 	good := r.record.cs.Status.LastGood
-	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.rollbackHelps(err) || good == nil || good.Commit == r.Commit() {
+	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || r.record.overtaken || ctx.Err() != nil || !r.rollbackHelps(err) || good == nil || good.Commit == r.Commit() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
