@@ -7,12 +7,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -37,12 +39,22 @@ func configMap(name, owner string, uid types.UID) *unstructured.Unstructured {
 // Before the first change the inventory has all that a run may create, and afterwards what it owns.
 func TestInventory(t *testing.T) {
 	const owner, complete, intent = "plant/site", true, false
+	entry := manifest.Entry{ID: manifest.ID{Kind: "ConfigMap", Namespace: "plant", Name: "a"}, UID: "1"}
 	add := func(live *unstructured.Unstructured, action plan.Action, state v1alpha1.ConfigTargetState) *targets {
 		want := manifest.Object{Unstructured: configMap("a", owner, "")}
 		return &targets{owner: owner, objects: []*object{{want: want, live: live, item: plan.Item{Action: action}, state: state}}}
 	}
+	deferred := func(entries ...manifest.Entry) *targets {
+		list := add(nil, "", v1alpha1.ConfigPending)
+		p := &planner{entries: map[manifest.ID]manifest.Entry{}}
+		for _, e := range entries {
+			p.entries[e.ID] = e
+		}
+		list.objects[0].deferred = true
+		require.NoError(t, p.planObject(t.Context(), list.objects[0]))
+		return list
+	}
 	remove := func(done bool) *targets {
-		entry := manifest.Entry{ID: manifest.ID{Kind: "ConfigMap", Namespace: "plant", Name: "a"}, UID: "1"}
 		return &targets{owner: owner, removals: []*removal{{Entry: entry, done: done}}}
 	}
 	for name, c := range map[string]struct {
@@ -57,6 +69,9 @@ func TestInventory(t *testing.T) {
 		"to recreate":            {add(configMap("a", owner, "1"), plan.Recreate, v1alpha1.ConfigPending), intent, []string{"_ConfigMap_plant_a_"}},
 		"not recreated":          {add(configMap("a", owner, "1"), plan.Recreate, v1alpha1.ConfigPending), complete, []string{"_ConfigMap_plant_a_1"}},
 		"recreated":              {add(configMap("a", owner, "2"), plan.Recreate, v1alpha1.ConfigCreated), complete, []string{"_ConfigMap_plant_a_2"}},
+		"deferred":               {deferred(entry), complete, []string{"_ConfigMap_plant_a_1"}},
+		"deferred, new":          {deferred(), complete, []string{}},
+		"deferred, to apply":     {deferred(entry), intent, []string{"_ConfigMap_plant_a_"}},
 		"to prune":               {remove(false), intent, []string{"_ConfigMap_plant_a_1"}},
 		"could not be pruned":    {remove(false), complete, []string{"_ConfigMap_plant_a_1"}},
 		"pruned, or not its own": {remove(true), complete, []string{}},
@@ -141,6 +156,24 @@ func TestStatusAfterPruneBesideAnotherRun(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, other.Status.SourceRevision, now.Status.SourceRevision)
 	assert.Equal(t, []string{"_ConfigMap_plant_new_2"}, now.Status.Inventory)
+}
+
+// A prune whose last write conflicts with a change of an annotation still ends with the status from before it.
+func TestStatusAfterConflictOfPrune(t *testing.T) {
+	r, clients := runOf(t, 1, configMap("old", "plant/site", "1"))
+	writes := 0
+	clients.Dynamic.(*fake.FakeDynamicClient).PrependReactor("update", "configsyncs", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if writes++; writes == 2 {
+			return true, nil, apierrors.NewConflict(kube.ConfigSync.Resource().GroupResource(), "site", nil)
+		}
+		return false, nil, nil
+	})
+	require.NoError(t, r.execute(t.Context(), Options{PruneOnly: true}))
+	assert.Equal(t, 3, writes, "the last write must be repeated")
+	now, err := kube.ConfigSyncs(clients.Dynamic, "plant").Get(t.Context(), "site")
+	require.NoError(t, err)
+	assert.Empty(t, now.Status.Conditions, "no run is under way")
+	assert.Empty(t, now.Status.Inventory)
 }
 
 // If a request has lapsed since the last run, the condition Ready says nothing about the desired ref.

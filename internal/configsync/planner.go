@@ -127,6 +127,7 @@ func (p *planner) findPrerequisites(list []manifest.Object) {
 // planObject reads an object, dry-runs it unless it equals git, and sets its item or its fault.
 func (p *planner) planObject(ctx context.Context, x *object) error {
 	if x.deferred {
+		x.recorded = p.inventoryEntry(x.want.ID())
 		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its kind"}
 		return nil
 	}

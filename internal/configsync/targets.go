@@ -42,6 +42,8 @@ type object struct {
 	extras []fieldpath.Path
 	// deferred means that the object cannot be planned before a kind or a namespace of the commit exists.
 	deferred bool
+	// recorded is the entry of the inventory for an object whose kind is deferred; nil if the inventory has none.
+	recorded *manifest.Entry
 	state    v1alpha1.ConfigTargetState
 	fault    *failure.Error
 }
@@ -70,8 +72,11 @@ func (t *targets) inventory(complete bool) []string {
 		if !complete && x.item.Action == plan.Recreate && x.state != v1alpha1.ConfigCreated {
 			e.UID = "" // the recreated object gets another UID
 		}
-		if e.UID != "" || !complete {
+		switch {
+		case e.UID != "" || !complete:
 			lines = append(lines, e.String())
+		case x.deferred && x.recorded != nil: // the run did not read it
+			lines = append(lines, x.recorded.String())
 		}
 	}
 	for _, x := range t.removals {

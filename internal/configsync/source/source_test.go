@@ -279,6 +279,16 @@ func TestExcludes(t *testing.T) {
 	paths, err = read("lib/", "**/project.json")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a.yaml"}, paths)
+
+	s.Commit("second", gitserver.Write("lib/kustomization.yaml", "resources: [b.yaml]"), gitserver.Write("app/Chart.yaml", "name: app"), gitserver.Write("app/c.yaml", object))
+	c, err = s.open(t, CommitSpec{Ref: "main"})
+	require.NoError(t, err)
+	paths, err = read("projects/")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a.yaml", "app", "lib"}, paths)
+	paths, err = read("projects/", "**/kustomization.yaml", "app/Chart.yaml")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a.yaml", "app/c.yaml", "lib/a.jsonnet", "lib/b.yaml"}, paths)
 }
 
 // G5: each tree is read once, however many paths a build looks up, and a run that is over looks up none.

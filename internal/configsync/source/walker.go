@@ -237,8 +237,9 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 	if err != nil {
 		return err
 	}
+	has := func(e plan.Entry) bool { return e.Mode != plan.Directory && !w.excluded(path.Join(dir, e.Name)) }
 	for _, e := range entries {
-		if kustomize.IsKustomization(e.Name) && e.Mode != plan.Directory {
+		if kustomize.IsKustomization(e.Name) && has(e) {
 			if !w.build {
 				return failure.New(v1alpha1.ReasonManifestInvalid,
 					"%s: spec.render.kustomize is Never: commit what 'kustomize build' prints, or remove the field", failure.Quote(path.Join(dir, e.Name)))
@@ -247,7 +248,7 @@ func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) e
 			return nil
 		}
 	}
-	if slices.ContainsFunc(entries, func(e plan.Entry) bool { return e.Name == chart.FileName && e.Mode != plan.Directory }) {
+	if slices.ContainsFunc(entries, func(e plan.Entry) bool { return e.Name == chart.FileName && has(e) }) {
 		*list = append(*list, sourceFile{path: dir, tool: helmTool})
 		return nil
 	}
