@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
@@ -142,14 +143,16 @@ func (ch *channel) dueState(t topic, in input, settle time.Duration) []change {
 const noEvent = "-"
 
 // unsentEvents returns the events of a topic that were not sent yet, each as it was when it was seen. An event that the channel sees when it
-// first knows the fleet is not sent: it may have happened before alerting began. While no agent confirms the status, the fleet is not known.
+// first knows the fleet is not sent: it may have happened before alerting began. The fleet is not known while no agent confirms the status, or
+// while the status is of an older spec or request, as after a change of spec.alerting.
 func (ch *channel) unsentEvents(t topic, in input) []change {
 	list := ch.pending[t.name]
 	last, known := ch.sent[t.name]
 	if n := len(list); n > 0 {
 		last = list[n-1].recordIfAccepted
 	}
-	if e := t.event(in); e.id == "" && !known && in.verdict.Reason != v1alpha1.ReasonAgentsAway {
+	knowsFleet := in.verdict.Reason != v1alpha1.ReasonAgentsAway && (in.Status.Outcome == nil || desiredref.Current(in.GatewaySync))
+	if e := t.event(in); e.id == "" && !e.unknown && !known && knowsFleet {
 		ch.sent[t.name] = noEvent
 	} else if e.id != "" {
 		sum := sha256.Sum256([]byte(e.id))

@@ -75,6 +75,16 @@ func TestFirstNews(t *testing.T) {
 	away := func(p *plant) {
 		p.set(v1alpha1.OutcomeProgressing, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads")
 	}
+	specChanged := func(then func(*plant)) func(*plant) { // by enabling alerting, before the lead has read it
+		return func(p *plant) {
+			then(p)
+			p.gs.Generation = 2
+		}
+	}
+	goesBack := func(p *plant) {
+		p.gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: strings.Repeat("a", 40), v1alpha1.AnnotationRequestedUnless: strings.Repeat("b", 40)}
+		p.set(v1alpha1.OutcomeProgressing, metav1.ConditionFalse, v1alpha1.ReasonWaitingForGateway, "1 of 3 gateways restarts")
+	}
 	for name, c := range map[string]struct {
 		steps []func(*plant)
 		want  []string
@@ -82,6 +92,8 @@ func TestFirstNews(t *testing.T) {
 		"a new fleet":                  {[]func(*plant){created, synced}, []string{"Ready RefUpdated SyncCompleted"}},
 		"a fleet that is ready":        {[]func(*plant){synced}, nil},
 		"a fleet that is rolled back":  {[]func(*plant){rolledBack("1")}, nil},
+		"a rollback of an old spec":    {[]func(*plant){specChanged(rolledBack("1")), rolledBack("1")}, []string{"Ready"}},
+		"a rollback that is not ready": {[]func(*plant){goesBack, rolledBack("1")}, []string{"Ready RefUpdated SyncCompleted"}},
 		"agents come back":             {[]func(*plant){away, rolledBack("1")}, nil},
 		"two rollbacks to one commit":  {[]func(*plant){synced, rolledBack("1"), synced, rolledBack("2")}, []string{"Ready RollbackCompleted", "Ready", "Ready RollbackCompleted"}},
 		"a rollback that is confirmed": {[]func(*plant){synced, rolledBack("1"), away, rolledBack("1")}, []string{"Ready RollbackCompleted", "Ready"}},

@@ -86,7 +86,7 @@ func (p *plant) passes(d time.Duration) []string {
 
 func (p *plant) set(phase v1alpha1.OutcomePhase, ready metav1.ConditionStatus, reason v1alpha1.Reason, message string, rows ...v1alpha1.DiscoveredGateway) {
 	gs := p.gs.DeepCopy()
-	gs.Status.ObservedGeneration, gs.Status.ObservedRequest = 1, desiredref.Key(gs)
+	gs.Status.ObservedGeneration, gs.Status.ObservedRequest = gs.Generation, desiredref.Key(gs)
 	gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready, Reason: string(reason), Message: message, LastTransitionTime: metav1.NewTime(p.now)}}
 	gs.Status.Outcome = &v1alpha1.Outcome{Phase: phase, Ref: "main", Commit: strings.Repeat("a", 40), Total: int32(len(rows)), Reason: reason, Message: message}
 	gs.Status.DiscoveredGateways = rows

@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
@@ -60,8 +61,11 @@ func (s situation) key() string {
 	return string(s.reason)
 }
 
-// happening is an event; its id is empty if there was none.
-type happening struct{ id, ref, commit, text string }
+// happening is an event; its id is empty if there was none. unknown means that there may have been one that the status does not show now.
+type happening struct {
+	id, ref, commit, text string
+	unknown               bool
+}
 
 // severityOf returns the severity of a reason. failed means that waiting does not help.
 func severityOf(reason v1alpha1.Reason, failed bool) Severity {
@@ -157,31 +161,32 @@ var topics = []topic{
 		if in.ready.Status != metav1.ConditionTrue {
 			return happening{}
 		}
-		return happening{in.ready.LastTransitionTime.UTC().Format(time.RFC3339), in.verdict.Ref, in.verdict.Commit, in.ready.Message}
+		return happening{id: in.ready.LastTransitionTime.UTC().Format(time.RFC3339), ref: in.verdict.Ref, commit: in.verdict.Commit, text: in.ready.Message}
 	}},
 	{name: "RefUpdated", event: func(in input) happening {
 		t := in.Status.Target
 		if t == nil || t.Commit == "" {
 			return happening{}
 		}
-		return happening{t.Commit, t.Ref, t.Commit, fmt.Sprintf("%s is at %s (%s)", t.Ref, syntax.ShortCommit(t.Commit), request.Origin(in.GatewaySync, t.Ref))}
+		return happening{id: t.Commit, ref: t.Ref, commit: t.Commit, text: fmt.Sprintf("%s is at %s (%s)", t.Ref, syntax.ShortCommit(t.Commit), request.Origin(in.GatewaySync, t.Ref))}
 	}},
 	{name: "SyncCompleted", event: func(in input) happening {
 		good := in.Status.LastGood
 		if good == nil {
 			return happening{}
 		}
-		return happening{good.Ref + " " + good.Commit, good.Ref, good.Commit, fmt.Sprintf("all gateways run %s at %s", good.Ref, syntax.ShortCommit(good.Commit))}
+		return happening{id: good.Ref + " " + good.Commit, ref: good.Ref, commit: good.Commit, text: fmt.Sprintf("all gateways run %s at %s", good.Ref, syntax.ShortCommit(good.Commit))}
 	}},
 	{name: "RollbackCompleted", event: func(in input) happening {
 		if in.verdict.Phase != request.Succeeded || in.verdict.Reason != v1alpha1.ReasonRolledBack {
-			return happening{}
+			d, err := desiredref.Of(in.GatewaySync, "")
+			return happening{unknown: err != nil || d.Unless != ""} // it may have completed before the gateways restarted
 		}
 		id := in.verdict.Commit
 		if r := in.Status.Request; r != nil {
 			id += " " + r.Over // another rollback to the same commit is another event
 		}
-		return happening{id, in.verdict.Ref, in.verdict.Commit, in.verdict.Message}
+		return happening{id: id, ref: in.verdict.Ref, commit: in.verdict.Commit, text: in.verdict.Message}
 	}},
 }
 
