@@ -64,6 +64,9 @@ func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change
 			n.missing.add(c)
 		}
 	}
+	if len(recorded) == 0 {
+		m.waitingFor = target{}
+	}
 	settled := n.unrecordedSettled(changes, recorded, unrecorded)
 	add(recorded, complete || m.allDrifted(changes, recorded) || n.overdue(changes, recorded))
 	add(unrecorded, complete || settled)
@@ -77,9 +80,6 @@ func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change
 // overdue reports whether the node has waited long enough for files with a record.
 func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
 	m, now := n.Memory, n.Now()
-	if len(list) == 0 {
-		return false
-	}
 	if m.waitingFor != n.target() {
 		m.waitingFor, m.waitingSince = n.target(), now
 	}

@@ -21,6 +21,7 @@ import (
 // that equals git is owned, whichever node wrote it. desired is the tree that the plan was made for.
 func (n *Node) Restrict(changes *plan.Changes, desired *desired.Tree) (*plan.Changes, error) {
 	if !n.state.standby {
+		n.Memory.waitingFor = target{}
 		return changes, nil
 	}
 	n.missing = missing{}

@@ -144,6 +144,29 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
 }
 
+// A node that loses its config access again waits for the other one again, although it once waited for the same commit.
+func TestSecondStepDownWaits(t *testing.T) {
+	ofPairs(t)
+	p := newPair(t, simulator.Options{}).delivered()
+	now := p.backup.clock()
+	p.master.put(view, `{"mine": 1}`)
+	require.NoError(t, p.Replicate())
+	p.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
+	p.waits()
+	p.master.target.Force = "now"
+	p.settled()
+	p.Failover(true)
+	p.backup.synced()
+	*now = now.Add(time.Hour)
+	p.Failover(true)
+	p.master.synced()
+	p.master.put(view, `{"mine": 2}`)
+	require.NoError(t, p.Replicate())
+	assert.Contains(t, p.waits(), viewDir)
+	*now = now.Add(5 * time.Minute)
+	assert.Contains(t, p.backup.standby().Message, "that were changed on the gateway ("+viewDir)
+}
+
 // The backup's agent misses a commit that adds a view and the next one that removes it. The agent must not delete the view, and
 // reports it while it exists.
 func TestReplicatedFileIsReported(t *testing.T) {
