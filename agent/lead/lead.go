@@ -308,11 +308,15 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 		return nil, nil
 	}
 	gs, err := syncs.Get(l.Namespace, l.GatewaySync)
-	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return metadataAndStatus(bad.Object), nil // so that the lead reports it
+	bad, undecodable := errors.AsType[*kube.UndecodableError](err)
+	if undecodable {
+		gs = metadataAndStatus(bad.Object)
 	}
 	if gs == nil || gs.DeletionTimestamp != nil {
 		return nil, nil
+	}
+	if undecodable {
+		return gs, nil // so that the lead reports it
 	}
 	lastResort := !l.asideSince.IsZero() && l.Now().Sub(l.asideSince) >= l.asideLimit
 	if err := l.Eligible(gs); err != nil && !lastResort {

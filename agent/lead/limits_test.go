@@ -207,6 +207,18 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 		})
 	}
 
+	t.Run("being deleted", func(t *testing.T) {
+		all := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns)
+		s.createRaw(kube.GatewaySync, map[string]any{"metadata": map[string]any{"name": "ending", "finalizers": []any{"example.com/keep"}}, "spec": "none"})
+		require.NoError(t, all.Delete(t.Context(), "ending", metav1.DeleteOptions{}))
+		c := s.candidate("gw-0", func(c *Config) { c.GatewaySync = "ending" })
+		require.Eventually(t, func() bool { return c.wire.count("WATCH gatewaysyncs") > 0 }, tenfold, 10*time.Millisecond)
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, c.wire.count("GET synctargets")+c.wire.count("GET gatewaysyncs"), "the agent does not campaign")
+		_, err := all.Patch(t.Context(), "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	})
+
 	s.createRaw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "stranger", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},
 		"status": map[string]any{"phase": 5}})
 	s.gateway("gw-2")
