@@ -225,7 +225,7 @@ func (p *priorState) openDisplaced(ctx context.Context, n *folder, v version) (*
 		return nil, err
 	}
 	var id plan.ID
-	if limit := p.store.limits.FileBytes; limit == 0 || fi.Size() <= max(limit, v.size) {
+	if limit := p.store.limits.fileBytes(v.size); limit == 0 || fi.Size() <= limit {
 		id, err = safe.HashFile(ctx, f, p.buf)
 	}
 	if err == nil && id != v.id {

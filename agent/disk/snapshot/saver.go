@@ -55,17 +55,17 @@ func (s *Saver) Close() {
 }
 
 // Save gives the file that a change displaced a second name in the snapshot. The file is called name in from, and has the blob id
-// id. If id is the null id, it may be a file that is too large for git. Save hashes such a file, unless it has grown beyond size, the
-// bytes that the plan saw: a snapshot without it could not be restored. Save skips what is not a file.
+// id. If id is the null id, it may be a file that is too large for git. Save hashes such a file, because a snapshot
+// without it could not be restored. size is the bytes that the plan saw: see Limits. Save skips what is not a file.
 func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID, size int64) error {
 	if id.IsZero() {
 		var err error
-		id, err = from.Hash(context.Background(), name, s.buf, max(1, size))
+		id, err = from.Hash(context.Background(), name, s.buf, s.store.limits.fileBytes(size))
 		if _, irregular := errors.AsType[*safe.IrregularError](err); irregular {
 			return nil
 		}
 		if err == nil && id.IsZero() {
-			err = errors.New("a file above --max-blob grew during the sync; the agent tries again")
+			err = errors.New("a file grew by more than --max-blob during the sync; the agent tries again")
 		}
 		if err != nil {
 			return saveError(err)

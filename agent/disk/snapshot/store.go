@@ -64,7 +64,16 @@ type Store struct {
 type Limits struct {
 	Files        int   // of a manifest: see format.OpenManifest
 	JournalBytes int64 // see format.ReadJournal
-	FileBytes    int64 // of a displaced file that has grown since the plan; 0 means no limit
+	FileBytes    int64 // see fileBytes; 0 means no limit
+}
+
+// fileBytes returns the limit of a displaced file, in bytes; 0 means no limit. The plan saw size bytes, and the gateway may append to the file
+// during each sync.
+func (l Limits) fileBytes(size int64) int64 {
+	if l.FileBytes == 0 {
+		return 0
+	}
+	return size + l.FileBytes
 }
 
 // New returns the store in own, which is nil if there is no .stoker.
