@@ -11,9 +11,8 @@ import (
 const (
 	// loadGrace is how long a commit must keep failing before the gateway rolls back.
 	loadGrace = 30 * time.Second
-	// requiredScanFailures is the number of scans that must fail within scanWindow.
+	// requiredScanFailures is the number of scans that must fail in a row. One that hangs takes minutes, so nothing bounds their time.
 	requiredScanFailures = 3
-	scanWindow           = 2 * time.Minute
 	// failurePause is the pause between two attempts while it is not certain yet that the commit is to blame.
 	failurePause = 9 * time.Second
 )
@@ -22,7 +21,7 @@ const (
 type Failures struct {
 	commit plan.ID
 	since  time.Time
-	scans  []time.Time // the last requiredScanFailures
+	scans  int // failed ones
 }
 
 // LoadFailure is a failure of a gateway to load the target.
@@ -69,7 +68,7 @@ func (l LoadFailure) trigger() v1alpha1.AutoRollbackTrigger {
 //	there is no baseline                                  none, for example without a snapshot
 //	the failure matches no trigger that the spec names    none
 //	the gateway lacks a project or a resource             due when the target has failed for half a minute
-//	a scan fails                                          … and at least three times within two minutes
+//	a scan fails                                          … and at least three scans have failed in a row
 func (f Failures) Add(l LoadFailure) (next Failures, due v1alpha1.AutoRollbackTrigger, retry time.Time) {
 	trigger := l.trigger()
 	if trigger == "" {
@@ -79,14 +78,9 @@ func (f Failures) Add(l LoadFailure) (next Failures, due v1alpha1.AutoRollbackTr
 		f = Failures{commit: l.Target, since: l.Now}
 	}
 	if trigger == v1alpha1.TriggerScanFailure {
-		f.scans = append(slices.Clone(f.scans), l.Now)
-		f.scans = f.scans[max(0, len(f.scans)-requiredScanFailures):]
+		f.scans++
 	}
-	enough := l.Now.Sub(f.since) >= loadGrace
-	if trigger == v1alpha1.TriggerScanFailure {
-		enough = enough && len(f.scans) == requiredScanFailures && l.Now.Sub(f.scans[0]) <= scanWindow
-	}
-	if !enough {
+	if l.Now.Sub(f.since) < loadGrace || trigger == v1alpha1.TriggerScanFailure && f.scans < requiredScanFailures {
 		return f, "", l.Now.Add(failurePause)
 	}
 	return f, trigger, time.Time{}

@@ -154,6 +154,12 @@ func TestAutomaticRollback(t *testing.T) {
 			j.synced()
 		})
 	}
+	t.Run("scans that hang", func(t *testing.T) {
+		j := refusing(t, "scans of projects fail")
+		j.at("scan", func() { j.pass(2 * time.Minute) })
+		j.fails(v1alpha1.ReasonScanFailed, 4*time.Minute)
+		j.back(v1alpha1.TriggerScanFailure)
+	})
 }
 
 func TestAutomaticRollbackIgnores(t *testing.T) {
