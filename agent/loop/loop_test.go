@@ -3,14 +3,17 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -320,6 +323,40 @@ func TestClosedRepairLeavesOtherChanges(t *testing.T) {
 			st, err := os.Stat(file)
 			require.NoError(t, err)
 			assert.Equal(t, policy == v1alpha1.DriftReport, st.Mode()&0o100 != 0, "a mode is a change, too")
+		})
+	}
+}
+
+// The alert about drift ignores gateways with proposed files.
+func TestProposalFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		proposal          *v1alpha1.Proposal // nil: bidirectional is off
+		proposed, refused int
+	}{
+		"open":               {&v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Number: 1, Files: 2}, 2, 0},
+		"pushed":             {&v1alpha1.Proposal{State: v1alpha1.ProposalPushed, Files: 2}, 2, 0},
+		"merged":             {&v1alpha1.Proposal{State: v1alpha1.ProposalMerged, Number: 1, Files: 2}, 2, 0},
+		"another author":     {&v1alpha1.Proposal{State: v1alpha1.ProposalForeign, Number: 1, Files: 2}, 2, 0},
+		"the branch is used": {&v1alpha1.Proposal{State: v1alpha1.ProposalForeign, Files: 2}, 0, 0},
+		"closed":             {&v1alpha1.Proposal{State: v1alpha1.ProposalClosed, Number: 1, Files: 2}, 0, 0},
+		"the push fails":     {&v1alpha1.Proposal{State: v1alpha1.ProposalPushing, Files: 2}, 0, 0},
+		"settling":           {&v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Files: 2}, 0, 0},
+		"refused":            {&v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Number: 1, Files: 2, Refused: 3}, 0, 3},
+		"none":               {nil, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, reg := deliveredTwice(t, func(string) {}).loop, prometheus.NewRegistry()
+			l.Metrics = metrics.NewAgent(reg, "v", "n", "s", "g")
+			l.Metrics.ProposalFiles("proposed", 9)
+			if l.proposal = c.proposal; c.proposal == nil {
+				l.propose(t.Context())
+			} else {
+				l.measureProposal()
+			}
+			want := fmt.Sprintf("# HELP stoker_bidirectional_files Files that were changed on the gateway, by state of their proposal.\n"+
+				"# TYPE stoker_bidirectional_files gauge\nstoker_bidirectional_files{state=%q} %d\nstoker_bidirectional_files{state=%q} %d\n",
+				"proposed", c.proposed, "refused", c.refused)
+			require.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "stoker_bidirectional_files"))
 		})
 	}
 }

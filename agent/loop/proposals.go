@@ -35,6 +35,7 @@ func (l *Loop) propose(ctx context.Context) {
 	switch {
 	case s == nil:
 		l.proposal = nil
+		l.measureProposal()
 		return
 	case !l.dirOpen || l.decision.DoNotTouch:
 		return
@@ -48,20 +49,29 @@ func (l *Loop) propose(ctx context.Context) {
 		Base:    func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) },
 		Standby: l.attempt.report != nil && l.attempt.report.Phase == v1alpha1.GatewayStandby,
 	})
+	l.measureProposal()
+}
+
+func (l *Loop) measureProposal() {
 	proposed, refused := countFiles(l.proposal)
 	l.Metrics.ProposalFiles("proposed", proposed)
 	l.Metrics.ProposalFiles("refused", refused)
 }
 
-// countFiles returns the number of files that are proposed, and that are refused.
+// countFiles returns the number of files that a user can review or merge in git, and of those that are refused.
 func countFiles(p *v1alpha1.Proposal) (proposed, refused int) {
-	switch {
-	case p == nil:
+	if p == nil {
 		return 0, 0
-	case p.State == v1alpha1.ProposalRefused:
-		return 0, int(p.Refused)
 	}
-	return int(p.Files), int(p.Refused)
+	switch p.State {
+	case v1alpha1.ProposalOpen, v1alpha1.ProposalPushed, v1alpha1.ProposalMerged:
+		proposed = int(p.Files)
+	case v1alpha1.ProposalForeign:
+		if p.Number > 0 { // otherwise the branch is another author's
+			proposed = int(p.Files)
+		}
+	}
+	return proposed, int(p.Refused)
 }
 
 // proposalsOf returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. With Once the sync replaces

@@ -143,7 +143,7 @@ func (a *Agent) ProposalCreated(provider, result string) {
 	a.proposals.WithLabelValues(provider, result).Inc()
 }
 
-// ProposalFiles sets the number of changed files in a state: a v1alpha1.ProposalState.
+// ProposalFiles sets the number of changed files in a state: proposed or refused.
 func (a *Agent) ProposalFiles(state string, n int) { a.proposed.WithLabelValues(state).Set(float64(n)) }
 
 // Uploaded counts an attempt to copy a snapshot to object storage.

@@ -37,7 +37,7 @@ func TestAgentCardinality(t *testing.T) {
 		a.LostAndFound(1<<20, 1<<28)
 		a.Behind(v1alpha1.ReasonMassDeletion)
 		a.Profile("area")
-		a.ProposalFiles(string(v1alpha1.ProposalOpen), 3)
+		a.ProposalFiles("proposed", 3)
 	}
 	record()
 	before := series(t, reg)
