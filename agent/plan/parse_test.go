@@ -266,6 +266,10 @@ func TestFingerprintIgnoresCommit(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "another destination changes the fingerprint")
 	assert.False(t, one.DependsOnRef())
+	e.Mappings[0].Source = "projects/{{.Ref}}"
+	one, err = plan.ParseRules(e, plantest.Facts(), plan.Limits{})
+	require.NoError(t, err)
+	assert.True(t, one.DependsOnRef())
 }
 
 func TestEarlierCommits(t *testing.T) {

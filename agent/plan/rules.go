@@ -166,7 +166,7 @@ func (r Rules) Fingerprint() string {
 	facts := false
 	for i := range r.Mappings {
 		m := &r.Mappings[i]
-		fmt.Fprintf(h, "%q %q %d\n", m.Source, m.Destination, m.Kind)
+		fmt.Fprintf(h, "%q %d\n", m.Origin(), m.Kind)
 		facts = m.fingerprint(h) || facts
 	}
 	fmt.Fprintf(h, "%q\n", r.Excludes.patterns)
@@ -209,7 +209,7 @@ func (s *Setting) fingerprint(h io.Writer) (facts bool) {
 // DependsOnRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
 func (r Rules) DependsOnRef() bool {
 	return r.SystemName.Volatile != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool {
-		return m.Template || m.VolatileValues() != ""
+		return m.SourceTemplate != "" || m.Template || m.VolatileValues() != ""
 	})
 }
 

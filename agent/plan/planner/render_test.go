@@ -198,6 +198,15 @@ func TestTemplateOfSource(t *testing.T) {
 			assert.Equal(t, c.saved, s.lost[bad])
 		})
 	}
+	t.Run("literal source before", func(t *testing.T) {
+		s := newStudio(t, dir("releases/v1/projects", "projects"))
+		s.deliver(files)
+		// sequence: the same folder by a template, then another ref
+		s.profile.Mappings[0].Source, s.facts.Ref = "releases/{{.Ref}}/projects", "v1"
+		s.deliver(files)
+		s.facts.Ref = "v2"
+		assert.Equal(t, plan.Delete, done(s.deliver(files))[bad])
+	})
 	t.Run("rollback", func(t *testing.T) {
 		s := newStudio(t, dir("releases/{{.Ref}}/projects", "projects"))
 		for _, ref := range []string{"v2", "v1", "v2"} { // sequence: v1 fails
