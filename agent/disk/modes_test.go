@@ -4,9 +4,9 @@ package disk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -215,50 +215,62 @@ func TestRollbackKeepsModesOfDirectories(t *testing.T) {
 	assert.Equal(t, before, readTree(t, root))
 }
 
-// F14: if the process dies at any step, its new directories get their mode despite the umask, and the owner of their parent. A directory that
-// the gateway uses stays as it is.
+// F14: if the process dies at any step, its new directories get their mode despite the umask, and the owner of their parent. So do those that
+// a rollback makes again. A directory that the gateway uses stays as it is.
 func TestNewDirectoriesAfterCrash(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
-	want := text(map[string]string{"projects/p/new/deep/a": "1"})
-	for stop, done := 1, false; !done; stop++ {
-		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
-			root, left, uid := seededIn(t, memory(t)), stop, os.Getuid()
-			put(t, root, "projects/p/gateway", "")
-			if uid == 0 { // otherwise the test cannot change owners
-				uid = 2003
-				require.NoError(t, os.Chown(filepath.Join(root, "projects/p"), uid, uid))
-			}
-			if d, err := Open(root, Options{Around: func(e safe.Effect, do func() error) error {
-				if left--; left < 0 {
-					return errCut
+	want, without := text(map[string]string{"projects/p/new/deep/a": "1"}), text(map[string]string{"projects/p/b": "1"})
+	for _, rollback := range []bool{false, true} {
+		for stop, done := 1, false; !done; stop++ {
+			ok := t.Run(fmt.Sprintf("rollback %t, step %d", rollback, stop), func(t *testing.T) {
+				root, left, uid := seededIn(t, memory(t)), stop, os.Getuid()
+				put(t, root, "projects/p/gateway", "")
+				if uid == 0 { // otherwise the test cannot change owners
+					uid = 2003
+					require.NoError(t, os.Chown(filepath.Join(root, "projects/p"), uid, uid))
 				}
-				return quick(e, do)
-			}}); err == nil {
-				_, _ = tryApply(t, d, want) // only the directories matter
-				require.NoError(t, d.Close())
-			}
-			done = left >= 0
-			theirs := stop%2 == 0 && os.Mkdir(filepath.Join(root, "projects/p/new"), 0o700) == nil
-			if theirs {
-				put(t, root, "projects/p/new/theirs", "")
-			}
-			apply(t, open(t, root, Options{Around: quick}), want)
-			check := func(dir, mode string, owner int) {
-				fi, err := os.Stat(filepath.Join(root, dir))
-				require.NoError(t, err)
-				assert.Equal(t, mode, fi.Mode().String(), dir)
-				assert.Equal(t, uint32(owner), safe.AttrsOf(fi).UID, dir)
-			}
-			if theirs {
-				check("projects/p/new", "drwx------", os.Getuid())
+				next := want
+				if rollback {
+					d := open(t, root, Options{Around: quick})
+					apply(t, d, want)
+					require.NoError(t, d.Close())
+					next = without
+				}
+				if d, err := Open(root, Options{Around: func(e safe.Effect, do func() error) error {
+					if left--; left < 0 {
+						return errCut
+					}
+					if rollback && e.Op == "create" && e.Path == manifestPath+".new" {
+						return syscall.EIO
+					}
+					return quick(e, do)
+				}}); err == nil {
+					_, _ = tryApply(t, d, next) // only the directories matter
+					require.NoError(t, d.Close())
+				}
+				done = left >= 0
+				theirs := stop%2 == 0 && os.Mkdir(filepath.Join(root, "projects/p/new"), 0o700) == nil
+				if theirs {
+					put(t, root, "projects/p/new/theirs", "")
+				}
+				apply(t, open(t, root, Options{Around: quick}), want)
+				check := func(dir, mode string, owner int) {
+					fi, err := os.Stat(filepath.Join(root, dir))
+					require.NoError(t, err)
+					assert.Equal(t, mode, fi.Mode().String(), dir)
+					assert.Equal(t, uint32(owner), safe.AttrsOf(fi).UID, dir)
+				}
+				if theirs {
+					check("projects/p/new", "drwx------", os.Getuid())
+					return
+				}
+				check("projects/p/new", "drwxr-xr-x", uid)
+				check("projects/p/new/deep", "drwxr-xr-x", uid)
+			})
+			if !ok {
 				return
 			}
-			check("projects/p/new", "drwxr-xr-x", uid)
-			check("projects/p/new/deep", "drwxr-xr-x", uid)
-		})
-		if !ok {
-			return
 		}
 	}
 }

@@ -201,7 +201,7 @@ func (r mover) makeDir(x *format.Directory) error {
 	if errors.Is(err, fs.ErrExist) {
 		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
 		x.Kept = !r.run.replayed
-		if x.Kept || !x.Create || !isNew(folder, name) {
+		if x.Kept || !isNew(folder, name) {
 			return nil
 		}
 	} else if err != nil {
