@@ -250,15 +250,26 @@ func TestCredentials(t *testing.T) {
 		assert.ErrorContains(t, err, "no such user REDACTED of Basic REDACTED")
 		assert.NotContains(t, err.Error(), basic)
 	})
-	for name, says := range map[string]string{tripwire: "no such user REDACTED", "git": "no such user git"} {
-		t.Run("the user name of the URL is redacted if it may be a token: "+name, func(t *testing.T) {
-			g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic(name, "x-oauth-basic")})
-			text := "ERR no such user " + name
+	for name, c := range map[string]struct {
+		user string
+		auth Auth
+		says string
+	}{
+		"user name of the URL":        {tripwire, Auth{}, "no such user REDACTED"},
+		"short user name of the URL":  {"git", Auth{}, "no such user git"},
+		"user name beside auth.token": {"deployer", Auth{Username: "deployer", Token: repotest.Token("x-oauth-basic")}, "no such user deployer"},
+	} {
+		t.Run("a user name is redacted if it may be a token: "+name, func(t *testing.T) {
+			g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic(c.user, "x-oauth-basic")})
+			text := "ERR no such user " + c.user
 			g.Server.Inject(gitserver.Rewrite(func([]byte) []byte { return fmt.Appendf(nil, "%04x%s", len(text)+4, text) }))
-			r := newClient(t, parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://"+name+":x-oauth-basic@", 1)), Auth{}, Options{})
-			_, err := r.Resolve(t.Context(), "main")
+			u := g.url()
+			if c.auth.Token == nil {
+				u = parseURL(t, strings.Replace(g.Server.URL("site.git"), "://", "://"+c.user+":x-oauth-basic@", 1))
+			}
+			_, err := newClient(t, u, c.auth, Options{}).Resolve(t.Context(), "main")
 			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
-			assert.ErrorContains(t, err, says)
+			assert.ErrorContains(t, err, c.says)
 		})
 	}
 	t.Run("the log has no credentials", func(t *testing.T) {

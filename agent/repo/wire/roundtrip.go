@@ -88,7 +88,8 @@ func (g *roundTripper) authorize(req *http.Request, x *exchange) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.secrets = []string{password, base64.StdEncoding.EncodeToString([]byte(user + ":" + password))}
-	if password == "" || len(user) >= minToken { // the name may be the token, as in TOKEN:x-oauth-basic
+	ofURL := g.auth.Token == nil && g.app == nil
+	if ofURL && (password == "" || len(user) >= minToken) { // the name may be the token, as in TOKEN:x-oauth-basic
 		x.secrets = append(x.secrets, user)
 	}
 	return nil
