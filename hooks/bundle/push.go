@@ -75,35 +75,41 @@ func Explain(name string, err error) error {
 
 // Client returns a client for pushes with the credentials of docker or podman login. It follows no redirect.
 func Client() (*auth.Client, error) {
-	store, err := logins()
+	credential, err := logins()
 	if err != nil {
 		return nil, err
 	}
 	policy := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: 2 * time.Minute, KeepAlive: 30 * time.Second, HTTP2: true}
 	return &auth.Client{
 		Client: policy.ClientOf(retry.NewTransport(redirectAsNotFound{policy.Transport()})),
-		Cache:  auth.NewCache(), Credential: credentials.Credential(store),
+		Cache:  auth.NewCache(), Credential: credential,
 	}, nil
 }
 
-// logins returns the logins of docker, and those of podman for other registries.
-func logins() (credentials.Store, error) {
+// logins returns the login of docker for a registry or, if there is none, that of podman.
+func logins() (auth.CredentialFunc, error) {
 	docker, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("logins of docker: %w", err)
 	}
-	name, err := podmanFile()
-	if err != nil {
-		return nil, fmt.Errorf("logins of podman: %w", err)
-	}
-	podman, err := credentials.NewStore(name, credentials.StoreOptions{})
-	switch {
-	case errors.Is(err, fs.ErrPermission): // after su, the environment may have the directory of another user
-		return docker, nil
-	case err != nil:
-		return nil, fmt.Errorf("logins of podman: %w", err)
-	}
-	return credentials.NewStoreWithFallbacks(docker, podman), nil
+	return func(ctx context.Context, registry string) (auth.Credential, error) {
+		login, err := credentials.Credential(docker)(ctx, registry)
+		if err != nil || login != auth.EmptyCredential {
+			return login, err
+		}
+		name, err := podmanFile()
+		if err != nil {
+			return login, fmt.Errorf("logins of podman: %w", err)
+		}
+		podman, err := credentials.NewStore(name, credentials.StoreOptions{})
+		switch {
+		case errors.Is(err, fs.ErrPermission): // after su, the environment may have the directory of another user
+			return login, nil
+		case err != nil:
+			return login, fmt.Errorf("logins of podman: %w", err)
+		}
+		return credentials.Credential(podman)(ctx, registry)
+	}, nil
 }
 
 // podmanFile returns the file that podman login writes, see containers-auth.json(5).

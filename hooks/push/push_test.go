@@ -166,6 +166,8 @@ func TestLogins(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(login), 0o700))
 	require.NoError(t, os.WriteFile(login, []byte(`{"auths":{"`+strings.TrimPrefix(registry.URL, "http://")+`":{"auth":"`+auth+`"}}}`), 0o600))
 	require.NoError(t, os.Link(login, filepath.Join(dir, "config.json")))
+	damaged := filepath.Join(dir, "damaged.json")
+	require.NoError(t, os.WriteFile(damaged, []byte("{"), 0o600))
 	for variable, value := range map[string]string{"DOCKER_CONFIG": dir, "REGISTRY_AUTH_FILE": login, "XDG_RUNTIME_DIR": dir} {
 		t.Run(variable, func(t *testing.T) {
 			for _, name := range []string{"DOCKER_CONFIG", "XDG_RUNTIME_DIR"} {
@@ -174,6 +176,9 @@ func TestLogins(t *testing.T) {
 			t.Setenv("REGISTRY_AUTH_FILE", "")
 			_, err := run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
 			assert.ErrorContains(t, err, "log in first")
+			if variable == "DOCKER_CONFIG" {
+				t.Setenv("REGISTRY_AUTH_FILE", damaged) // a login of docker needs no file of podman
+			}
 			t.Setenv(variable, value)
 			_, err = run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
 			assert.NoError(t, err)
