@@ -200,6 +200,17 @@ func TestResumeInClosedStep(t *testing.T) {
 			w.lead(resume, rollout(3, 1, first))
 		},
 		"with the commit": func(w *world, _ *pod, first string) { w.moves("three", rollout(3, 0, first), resume) },
+		"paused by the spec": func(w *world, p *pod, first string) {
+			pause := func(paused bool) (generation int64) {
+				return w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Paused = paused }).Generation
+			}
+			paused := pause(true)
+			w.moves("three", rollout(3, 0, first), generation(paused), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+			p.await("Paused", func(s v1alpha1.SyncReportStatus) bool {
+				return held(v1alpha1.ReasonPaused)(s) && s.Generation == paused
+			})
+			w.lead(generation(pause(false)), resume)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := onSharedCluster(t)

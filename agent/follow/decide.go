@@ -81,7 +81,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		m.profile.DryRun, m.rollback, m.rolloutRollback, m.earlier = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back, n.To != nil
 	}
 	if n.ApplyPause {
-		f.current.pause(&in)
+		f.current.pause(&in, f.keptSettings(gs, n))
 	}
 	switch n.Do {
 	case decide.KeepOnDisk:

@@ -59,15 +59,19 @@ func (c *currentOrder) inForce() decide.InForce {
 	return decide.InForce{Exists: true, Commit: c.order.Commit}
 }
 
-// pause pauses or continues the order in force because of a target that may not be followed otherwise.
-func (c *currentOrder) pause(in *instruction) {
+// pause pauses or continues the order in force because of a target that may not be followed otherwise. kept are the settings of its spec if a
+// closed gate keeps the order: then they alone decide. Otherwise kept is nil.
+func (c *currentOrder) pause(in *instruction, kept *effective.Settings) {
 	o := c.order
 	if o == nil {
 		return
 	}
+	if kept != nil {
+		c.inputs.pausedBySpec = kept.Paused
+	}
 	paused := in.paused || c.inputs.pausedBySpec
 	var apply bool
-	if c.paused, apply = c.paused.Apply(in.pause(), paused); !apply {
+	if c.paused, apply = c.paused.Apply(in.pause(), paused); !apply && kept == nil {
 		return
 	}
 	if o.Profile.Paused != paused {
