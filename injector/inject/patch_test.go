@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -337,4 +338,61 @@ func TestMeshProxyWarning(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The identities of two gateways are equal only if they have the same data.
+func TestDataVolume(t *testing.T) {
+	of := func(v corev1.VolumeSource, change func(*corev1.Pod, *corev1.VolumeMount)) (string, bool) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "gw-0"}, Spec: corev1.PodSpec{NodeName: "one", Volumes: []corev1.Volume{{Name: "data", VolumeSource: v}}}}
+		m := corev1.VolumeMount{Name: "data", MountPath: dataPath}
+		change(pod, &m)
+		pod.Spec.InitContainers = []corev1.Container{{Name: Container, VolumeMounts: []corev1.VolumeMount{m}}}
+		return DataVolume(pod)
+	}
+	claim := func(name string) corev1.VolumeSource {
+		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+	}
+	nfs := func(server, path string) corev1.VolumeSource {
+		return corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: server, Path: path}}
+	}
+	host := func(path string) corev1.VolumeSource {
+		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
+	}
+	renamed := func(p *corev1.Pod, _ *corev1.VolumeMount) { p.Name = "gw-1" }
+	moved := func(p *corev1.Pod, _ *corev1.VolumeMount) { p.Spec.NodeName = "two" }
+	sub := func(_ *corev1.Pod, m *corev1.VolumeMount) { m.SubPath = "a" }
+	for name, c := range map[string]struct {
+		volume, other corev1.VolumeSource
+		change        func(*corev1.Pod, *corev1.VolumeMount) // of the other pod
+		same          bool
+	}{
+		"pod of the same claim":         {claim("a"), claim("a"), renamed, true},
+		"another claim":                 {claim("a"), claim("b"), renamed, false},
+		"another folder of a claim":     {claim("a"), claim("a"), sub, false},
+		"same export":                   {nfs("s", "/a"), nfs("s", "/a"), renamed, true},
+		"another export":                {nfs("s", "/a"), nfs("s", "/b"), renamed, false},
+		"another server":                {nfs("s", "/a"), nfs("t", "/a"), renamed, false},
+		"same folder of a node":         {host("/a"), host("/a"), renamed, true},
+		"another folder of a node":      {host("/a"), host("/b"), renamed, false},
+		"same folder of another node":   {host("/a"), host("/a"), moved, false},
+		"claim of a node's folder name": {host("/a"), claim("/a"), renamed, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id, keeps := of(c.volume, func(*corev1.Pod, *corev1.VolumeMount) {})
+			other, otherKeeps := of(c.other, c.change)
+			assert.True(t, keeps)
+			assert.True(t, otherKeeps)
+			assert.Equal(t, c.same, id == other, "%s, %s", id, other)
+		})
+	}
+	t.Run("folders by the name of the pod", func(t *testing.T) {
+		byName := func(_ *corev1.Pod, m *corev1.VolumeMount) { m.SubPathExpr = "$(POD_NAME)" }
+		id, _ := of(claim("a"), byName)
+		other, _ := of(claim("a"), func(p *corev1.Pod, m *corev1.VolumeMount) { renamed(p, m); byName(p, m) })
+		assert.NotEqual(t, id, other)
+	})
+	t.Run("emptyDir", func(t *testing.T) {
+		_, keeps := of(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, renamed)
+		assert.False(t, keeps)
+	})
 }

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -34,17 +35,29 @@ type data struct {
 	unwritable []string
 }
 
-// DataVolume returns the name of the claim, or else of the volume, with the data of an injected pod, and whether it outlives the pod.
-func DataVolume(pod *corev1.Pod) (name string, keeps bool) {
+// DataVolume returns an identity of the folder with the data of an injected pod, and whether it outlives the pod. Pods of a namespace have the
+// same identity only if they have the same folder. A subPathExpr counts as a folder for each pod.
+func DataVolume(pod *corev1.Pod) (id string, keeps bool) {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == Container {
 			for _, m := range c.VolumeMounts {
-				if v := findVolume(pod, m.Name); m.MountPath == dataPath && v != nil {
-					if v.PersistentVolumeClaim != nil {
-						return "claim/" + v.PersistentVolumeClaim.ClaimName, true
-					}
-					return "volume/" + v.Name, v.HostPath != nil || v.NFS != nil
+				v := findVolume(pod, m.Name)
+				if m.MountPath != dataPath || v == nil {
+					continue
 				}
+				folder := m.SubPath
+				if m.SubPathExpr != "" {
+					folder = pod.Name + ":" + m.SubPathExpr
+				}
+				switch {
+				case v.PersistentVolumeClaim != nil:
+					return fmt.Sprintf("claim %q %q", v.PersistentVolumeClaim.ClaimName, folder), true
+				case v.NFS != nil:
+					return fmt.Sprintf("nfs %q %q %q", v.NFS.Server, v.NFS.Path, folder), true
+				case v.HostPath != nil:
+					return fmt.Sprintf("host %q %q %q", pod.Spec.NodeName, v.HostPath.Path, folder), true
+				}
+				return "", false
 			}
 		}
 	}

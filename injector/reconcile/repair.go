@@ -64,6 +64,7 @@ type verdict struct {
 	pod        string // its resourceVersion
 	gs         types.UID
 	generation int64
+	evicted    bool // now
 }
 
 // repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. If soon is true, the caller
@@ -176,7 +177,7 @@ func (u *Reconciler) repairKey(ctx context.Context, n *namespace, all inject.Can
 		return false, refuse(toAccept().cause + ", and the injector has evicted a pod with this volume before: name a key of your own in spec.gateway.api.secretName")
 	}
 	d, soon, err := u.repair(ctx, gs, p, toAccept(), pods, replacements)
-	if e, ok := u.evictions.of(gs.UID); ok && e.UID == p.UID {
+	if d.evicted { // a failed eviction must be retried
 		n.restarted[p.Name], n.restarted[volume] = now, now
 	}
 	if d.reason != "" {
@@ -242,7 +243,7 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 		cause = "it was created before its GatewaySync " + gs.Name + ", or while no injector was available"
 	}
 	note := "evicted, because " + cause + "; its successor " + why.gain
-	return verdict{}, false, errors.Join(
+	return verdict{evicted: true}, false, errors.Join(
 		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", note),
 		u.syncEvent(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
 }

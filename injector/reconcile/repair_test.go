@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/test/clientset"
 )
@@ -173,6 +175,45 @@ func TestFailedEvictionIsDropped(t *testing.T) {
 	assert.Empty(t, replacements)
 	_, ok := u.evictions.of("line")
 	assert.False(t, ok)
+}
+
+// A gateway that has to start once more does so although the first attempt to evict its pod failed, and only once.
+func TestFailedEvictionForKeyIsRetried(t *testing.T) {
+	now := noon.Add(time.Minute)
+	var outage error = apierrors.NewInternalError(errors.New("no leader"))
+	evicted := 0
+	u, _ := evicting(t, &now, func(dry bool, _ string) error {
+		if dry {
+			return nil
+		}
+		if outage == nil {
+			evicted++
+		}
+		return outage
+	})
+	gs := newGatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{Managed: true} })
+	gs.UID = "line"
+	p := ownedPod("gw-0", "gw", "StatefulSet", true, 0, hasStarted)
+	p.Labels = map[string]string{v1alpha1.LabelCRName: gs.Name}
+	p.Status.InitContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: gatewaypod.ExitRestartGateway}
+	p.Spec.InitContainers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/ignition-data"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	require.NoError(t, u.Core.(*clientset.Fake).Tracker.Add(p))
+	n, all, pods := u.namespace("plant", nil), inject.Candidates{Readable: []*v1alpha1.GatewaySync{gs}}, podIndex{live: []*corev1.Pod{p}}
+	repair := func() error {
+		t.Helper()
+		replacements, err := u.replacements(t.Context(), n, all, pods)
+		require.NoError(t, err)
+		_, err = u.repairKey(t.Context(), n, all, p, pods, replacements)
+		return err
+	}
+	require.Error(t, repair())
+	outage, now = nil, now.Add(evictionLostAfter+time.Second)
+	require.NoError(t, repair())
+	assert.Equal(t, 1, evicted)
+	now = now.Add(evictionLostAfter + time.Second)
+	require.NoError(t, repair())
+	assert.Equal(t, 1, evicted, "a pod must be evicted only once")
 }
 
 func TestReportEvictsNothing(t *testing.T) {
