@@ -144,28 +144,44 @@ func TestAddedFields(t *testing.T) {
 // With driftPolicy report, a Secret whose rendered manifest changed without a new commit is applied.
 func TestNewSecretIsNotDrift(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *world){
-		"another spec before a pause": func(w *world) {
+	paused := func(patch string) func(*world) {
+		return func(w *world) {
 			w.annotate(v1alpha1.AnnotationPaused, "true")
-			w.patch(`{"spec":{"source":{"git":{"path":"south"}}}}`)
+			w.patch(patch)
 			w.fails(v1alpha1.ReasonPaused)
 			w.annotate(v1alpha1.AnnotationPaused, "false")
-		},
-		"another value of a variable": func(w *world) { w.edit("vars", `{"data":{"site":"south"}}`) },
+		}
+	}
+	for name, c := range map[string]struct {
+		spec   string
+		change func(*world)
+	}{
+		"another path before a pause":    {"source: {git: {path: north}}", paused(`{"spec":{"source":{"git":{"path":"south"}}}}`)},
+		"another overlay before a pause": {"source: {git: {path: north}}", paused(`{"spec":{"source":{"git":{"overlays":["south"]}}}}`)},
+		"another file before a pause":    {"{source: {git: {path: other}}, targets: [{type: Secret, name: s, fromFiles: [{path: north.txt, key: k}]}]}", paused(`{"spec":{"targets":[{"type":"Secret","name":"s","fromFiles":[{"path":"south.txt","key":"k"}]}]}}`)},
+		"another value of a variable":    {"{source: {git: {path: '{{.Vars.site}}'}}, render: {varsFrom: [{configMapRef: {name: vars}}]}}", func(w *world) { w.edit("vars", `{"data":{"site":"south"}}`) }},
+		"another overlay before a refusal": {"source: {git: {path: north}}", func(w *world) {
+			w.patch(`{"spec":{"source":{"git":{"overlays":["south"]}}}}`)
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return refuses{rt, func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/secrets/s") }}
+			})
+			_, err := w.engine(config).Apply(w.t.Context(), w.get(), configsync.Options{})
+			require.Error(w.t, err)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: %s}}"
-			w.commit("north/a.yaml", fmt.Sprintf(secret, "old"), "south/a.yaml", fmt.Sprintf(secret, "new"))
+			w.commit("north/a.yaml", fmt.Sprintf(secret, "old"), "south/a.yaml", fmt.Sprintf(secret, "new"),
+				"north.txt", "old", "south.txt", "new", "other/o.yaml", configMap("o", "1"))
 			w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: vars}, data: {site: north}}")
-			w.create("{apply: {driftPolicy: report}, source: {git: {path: '{{.Vars.site}}'}}, render: {varsFrom: [{configMapRef: {name: vars}}]}}")
-			if !strings.Contains(name, "variable") {
-				w.create("{apply: {driftPolicy: report}, source: {git: {path: north}}}")
-			}
+			w.create(c.spec)
+			w.patch(`{"spec":{"apply":{"driftPolicy":"report"}}}`)
 			w.must()
 			_, err := w.core.CoreV1().Secrets(w.namespace).Patch(t.Context(), "s", types.MergePatchType, []byte(`{"data":{"k":"ZWRpdGVk"}}`), metav1.PatchOptions{})
 			require.NoError(t, err)
-			change(w)
+			c.change(w)
 			w.must()
 			s, err := w.core.CoreV1().Secrets(w.namespace).Get(t.Context(), "s", metav1.GetOptions{})
 			require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -318,18 +319,27 @@ func (p *planner) plan(source *Rendered, t *targets, prune v1alpha1.Prune) *plan
 
 // keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret, and an object that lost
 // its mark, have no digest of what was applied. They have drifted if the last run succeeded with the same spec and source, and no variable
-// could have changed their content since. If that run failed, a Secret has drifted if its commit succeeded before, and others own what differs.
+// could have changed their content since. If that run failed, a Secret has drifted if its commit succeeded before with the same spec, and
+// others own what differs.
 func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport || x.claim != plan.Ours {
 		return false
 	}
 	st, from := &p.cs.Status, p.cs.Spec.Render
 	ready := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
-	same := ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && ready.ObservedGeneration == p.cs.Generation && !from.Template && len(from.VarsFrom) == 0 &&
-		st.SourceRef == source.Ref && st.SourceRevision == source.Commit && st.SourcePath == source.Path
+	fixed := !from.Template && len(from.VarsFrom) == 0 && st.SourcePath == source.Path
+	same := fixed && ready != nil && ready.Reason == string(v1alpha1.ReasonSynced) && ready.ObservedGeneration == p.cs.Generation &&
+		st.SourceRef == source.Ref && st.SourceRevision == source.Commit
 	if x.item.Action == plan.Configure && x.want.ID().IsSecret() {
-		return same || len(st.History) > 0 && st.History[0].Commit == source.Commit && st.ObservedGeneration == p.cs.Generation && st.SourcePath == source.Path &&
-			!from.Template && len(from.VarsFrom) == 0 && plan.ChangedByOthers(x.live, x.dry)
+		return same || fixed && len(st.History) > 0 && st.History[0].Commit == source.Commit && p.appliedAll() && plan.ChangedByOthers(x.live, x.dry)
 	}
 	return x.item.Action == plan.Repair && (same || plan.OwnerOf(x.live) == p.cs.Owner())
+}
+
+// appliedAll reports whether the last run that changed or checked all objects applied them as the present spec says. The condition Degraded
+// keeps the generation of that run, and if it is true, its reason says whether the run failed only after the applies.
+func (p *planner) appliedAll() bool {
+	d := meta.FindStatusCondition(p.cs.Status.Conditions, v1alpha1.ConditionDegraded)
+	return d != nil && d.ObservedGeneration == p.cs.Generation && (d.Status == metav1.ConditionFalse ||
+		slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonUnhealthy, v1alpha1.ReasonProgressDeadlineExceeded, v1alpha1.ReasonPruneFailed}, v1alpha1.Reason(d.Reason)))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -175,6 +176,36 @@ func TestRollbackOnFailure(t *testing.T) {
 	w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
 	assert.Equal(t, cs.Annotations, w.get().Annotations)
 	assert.Equal(t, "4", w.data("a")["a"])
+}
+
+// A rollback goes to a commit that was good with the present spec, not to one of another repository or path.
+func TestRollbackAfterChangedSource(t *testing.T) {
+	t.Parallel()
+	for name, patch := range map[string]string{
+		"another repository": `{"spec":{"source":{"git":{"repoURL":%q}}}}`,
+		"another path":       `{"spec":{"source":{"git":{"path":"other"}}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1"), "other/a.yaml", configMap("a", "1"))
+			w.create("{progressDeadline: 1s, rollbackOnFailure: LastGood}")
+			w.must()
+			if strings.Contains(patch, "%q") {
+				w.git = gitserver.NewRepo(t, filepath.Join(filepath.Dir(w.git.Dir), "next.git"))
+				patch = fmt.Sprintf(patch, w.server.URL("next.git"))
+			}
+			w.patch(patch)
+			w.commit("k8s/a.yaml", configMap("a", "2")+broken, "other/a.yaml", configMap("a", "2")+broken)
+			w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
+			assert.Empty(t, w.get().Annotations)
+			assert.Nil(t, w.get().Status.LastGood)
+			good := w.commit("k8s/a.yaml", configMap("a", "3"), "other/a.yaml", configMap("a", "3"))
+			w.must()
+			w.commit("k8s/a.yaml", configMap("a", "4")+broken, "other/a.yaml", configMap("a", "4")+broken)
+			w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
+			assert.Equal(t, good, w.get().Annotations[v1alpha1.AnnotationRequestedRef])
+		})
+	}
 }
 
 // A run that changes nothing of a partly applied commit still reports it, and requests the rollback that the run before could not request.

@@ -37,9 +37,19 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	return r.record.writeIntent(ctx)
 }
 
+// observe writes the generation and the request into the status. With rollbackOnFailure, a new spec forgets the last good commit, which may
+// be of another repository or path: nobody would look before the rollback.
+func (r *Run) observe(st *v1alpha1.ConfigSyncStatus) {
+	cs := r.record.cs
+	if st.ObservedGeneration != cs.Generation && cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood {
+		st.LastGood = nil
+	}
+	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
+}
+
 // setSource writes the generation, the request and the commit of the run into the status.
 func (r *Run) setSource(st *v1alpha1.ConfigSyncStatus) {
-	st.ObservedGeneration, st.ObservedRequest = r.record.cs.Generation, desiredref.Key(r.record.cs)
+	r.observe(st)
 	if r.Commit() == "" {
 		return
 	}
@@ -136,7 +146,7 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	if r.wasReady && st.ObservedGeneration == cs.Generation && (q.NotRequestable != "" || d.Ref == st.SourceRef) {
 		ready = metav1.ConditionTrue
 	}
-	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
+	r.observe(st)
 	r.record.setCondition(v1alpha1.ConditionReady, ready, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation "+v1alpha1.AnnotationPaused)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionReconciling)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
@@ -179,7 +189,7 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	case degraded:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, failure.Reason(err, v1alpha1.ReasonProgressing), "only a part of the commit is applied and healthy")
 	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && r.wasDegraded != nil: // nothing changed since
-		r.record.setCondition(v1alpha1.ConditionDegraded, r.wasDegraded.Status, v1alpha1.Reason(r.wasDegraded.Reason), r.wasDegraded.Message)
+		meta.SetStatusCondition(&st.Conditions, *r.wasDegraded) // with its generation, see appliedAll
 	default:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonSynced, "no object is between two commits")
 	}
