@@ -89,7 +89,7 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 'mirror'",message="use owned or none: a ConfigSync deletes only what it applied"
 	Prune Prune `json:"prune,omitempty"`
 	// What happens to the objects when the ConfigSync is deleted. Orphan keeps them. Delete makes stoker config run delete those that it may
-	// prune, and keeps the ConfigSync until then; it needs stoker config run.
+	// prune, even if prune is none or paused is true, and keeps the ConfigSync until then.
 	// +optional
 	// +kubebuilder:default=Orphan
 	DeletionPolicy ConfigDeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -100,7 +100,7 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
 	// What happens if a commit is only partly applied, or does not become healthy before progressDeadline. None keeps it. LastGood requests
-	// the last commit that was applied with all objects healthy, as stoker rollback does, until the ref moves on.
+	// the last commit that this spec applied with all objects healthy, as stoker rollback does, until the ref moves on.
 	// +optional
 	// +kubebuilder:default=None
 	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`
@@ -249,8 +249,8 @@ type ConfigFiles struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
-	// Patterns of paths below the root that are not read. ** stands for any number of folders, and a trailing slash for a folder and all
-	// below it. Files that are not manifests are never read: names that begin with a dot, values.yaml,
+	// Patterns of paths below the root that are not read, except by kustomize, Helm and Jsonnet. ** stands for any number of folders, a trailing
+	// slash for a folder and all below it. Never read as manifests: names that begin with a dot, values.yaml,
 	// values.schema.json, tsconfig.json, and files of npm and compose.
 	// +optional
 	// +listType=atomic
