@@ -217,17 +217,25 @@ func TestRestore(t *testing.T) {
 	done.Done = true
 	spec := func(a *Asked) { a.Restore = snapshot }
 	const other = "line-1-20300101-111111"
-	doneAfterSpec := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(func(a *Asked) { a.Restore = other + " t" }))
+	overSpec := func(a *Asked) { a.Restore, a.HiddenRestore = other+" t", snapshot }
+	doneAfterSpec := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(overSpec))
 	doneAfterSpec.Done = true
+	doneBeforeSpec := RestoreNote{}.RestoreOf(other, asked(func(a *Asked) { a.Restore = other + " t" }))
+	after := func(on RestoreNote, change ...func(*Asked)) RestoreNote { // what the gateway was asked last
+		n, _ := Restore(on, asked(change...))
+		return n
+	}
 	withoutTime := func(a *Asked) {
 		gs := &v1alpha1.GatewaySync{}
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRestore: other}
+		gs.Spec.Rollback = &v1alpha1.RollbackSpec{ToSnapshot: snapshot}
 		a.Requests = annotation.RequestsFor(gs, a.Gateway, a.Commit.String())
 	}
 	doneWithoutTime := RestoreNote{}.RestoreOf(snapshot, asked(spec)).RestoreOf(other, asked(withoutTime))
 	rolledBack := RestoreNote{Snapshot: snapshot, Commit: two, Retry: one.String() + " r", Done: true, Trigger: v1alpha1.TriggerScanFailure, Cause: "why", RolledBackFrom: two}
 	lapsed := RestoreNote{Request: request, Commit: one, RolledBackFrom: one}
 	none := func(a *Asked) { a.Restore = "" }
+	dropped := func(a *Asked) { a.Restore, a.HiddenRestore = "", snapshot }
 	commit := func(id plan.ID) func(*Asked) { return func(a *Asked) { a.Commit = id } }
 	force := func(a *Asked) { a.Force = "now" }
 	retry := func(id plan.ID) func(*Asked) { return func(a *Asked) { a.Retry = id.String() + " later" } }
@@ -245,6 +253,11 @@ func TestRestore(t *testing.T) {
 		"the request of the spec, after an annotation":         {doneAfterSpec, asked(spec), other, true, ""},
 		"the request of the spec, after one without a time":    {doneWithoutTime, asked(spec, func(a *Asked) { a.Retry = "" }), other, false, ""},
 		"a new request of the spec, after an annotation":       {doneAfterSpec, asked(func(a *Asked) { a.Restore = other }), other, false, ""},
+		"the request of the spec, hidden by an annotation":     {after(doneBeforeSpec, overSpec), asked(spec), other, false, ""},
+		"the request of the spec again":                        {after(RestoreNote{}.RestoreOf("", asked(spec)), none), asked(spec), snapshot, false, ""},
+		"the request of the spec again, after an annotation":   {after(doneAfterSpec, func(a *Asked) { a.Restore = other + " t" }), asked(spec), snapshot, false, ""},
+		"the request of the spec, after a refill":              {after(RestoreNote{}, dropped), asked(spec), snapshot, false, ""},
+		"the done request of the spec, after a refill":         {after(RestoreNote{}.RestoreOf("", asked(spec)), dropped), asked(spec), "", false, ""},
 		"a new request replaces a restore":                     {done, asked(func(a *Asked) { a.Restore = "line-1-20300101-111111 " + day.Format(time.RFC3339) }), "line-1-20300101-111111", false, ""},
 		"a new request after an automatic rollback":            {rolledBack, asked(), snapshot, false, ""},
 		"the same request, files not written":                  {RestoreNote{}.RestoreOf(snapshot, asked()), asked(), snapshot, false, ""},

@@ -22,7 +22,7 @@ import (
 // anything.
 type RestoreNote struct {
 	Request  string  `json:"request"`          // as in annotation.Requests.Restore
-	OfSpec   string  `json:"ofSpec,omitempty"` // the last Request that is part of the spec, which stays there while annotations come and go
+	OfSpec   string  `json:"ofSpec,omitempty"` // the snapshot of the spec that was carried out, or that an annotation hid
 	Snapshot string  `json:"snapshot,omitempty"`
 	Commit   plan.ID `json:"commit,omitzero"` // the target that is blocked
 	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
@@ -53,10 +53,15 @@ type Asked struct {
 // RestoreOf returns the note that replaces n when a snapshot replaces the target.
 func (n RestoreNote) RestoreOf(snapshot string, a Asked) RestoreNote {
 	next := RestoreNote{Request: a.Restore, OfSpec: n.OfSpec, Snapshot: snapshot, Commit: a.Commit, Retry: a.Retry, RolledBackFrom: n.RolledBackFrom}
-	if a.RestoreOfSpec() {
-		next.OfSpec = a.Restore
+	return next.sawSpec(a)
+}
+
+// sawSpec records the snapshot of the spec, unless the request for it was dropped and is still to be carried out.
+func (n RestoreNote) sawSpec(a Asked) RestoreNote {
+	if ofSpec := a.RestoreOfSpec(); a.Restore != "" || ofSpec == "" {
+		n.OfSpec = ofSpec
 	}
-	return next
+	return n
 }
 
 // Damaged returns the note that replaces a damaged one. The damaged note may have blocked the target, so the new one does, unless the target is
@@ -71,8 +76,8 @@ func (a Asked) Damaged() RestoreNote {
 }
 
 // Restore returns the note after n for what is asked: it takes over a new request, and drops the snapshot of one that has lapsed. A request
-// lapses when the target is another commit than the blocked one, and when a user retries the target. A request of the spec stays
-// carried out when one by annotation comes and goes. remark says why a request is ignored; it is "" if none is.
+// lapses when the target is another commit than the blocked one, and when a user retries the target. A snapshot of the
+// spec is restored once until the spec drops it, and not if an annotation hid it. remark says why a request is ignored; it is "" if none is.
 //
 //	a new request                                    its snapshot replaces the target
 //	the target is another commit                     nothing
@@ -81,8 +86,12 @@ func (a Asked) Damaged() RestoreNote {
 //	the request is a day old, and the volume is new  nothing: an earlier volume of this gateway probably carried it out
 //	otherwise                                        as before
 func Restore(n RestoreNote, a Asked) (next RestoreNote, remark string) {
-	next = n
-	if a.Restore != "" && a.Restore != n.Request && a.Restore != n.OfSpec {
+	last := n.Request
+	if a.Restore == a.RestoreOfSpec() {
+		last = n.OfSpec
+	}
+	next = n.sawSpec(a)
+	if a.Restore != "" && a.Restore != last {
 		next = n.RestoreOf(annotation.RestoresOn(a.Restore, a.Gateway), a)
 	}
 	switch {

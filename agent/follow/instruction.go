@@ -135,7 +135,7 @@ func (in *instruction) apply(n decide.Step) {
 	}
 	in.Ref, in.Name, in.Commit = n.To.Ref, n.To.Name, n.To.Commit
 	if n.Refill {
-		in.Requests = annotation.Requests{Propose: in.Propose}
+		in.Requests = annotation.Requests{Propose: in.Propose, HiddenRestore: in.RestoreOfSpec()}
 	}
 }
 

@@ -51,7 +51,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	}
 	next := *o
 	if in.Restore != "" {
-		next.Restore = in.Restore
+		next.Restore, next.HiddenRestore = in.Restore, in.HiddenRestore
 	}
 	c = f.closedGate(&next)
 	if c.Force() {
@@ -75,6 +75,7 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 		return
 	}
 	t, restore := kept, in.Restore
+	t.HiddenRestore = in.RestoreOfSpec()
 	t.Generation, t.Revision, t.RequestedAt, t.Term = in.Generation, in.Revision, in.RequestedAt, in.Term
 	in.Target = t
 	m, err := f.prepare(ctx, gs, in)

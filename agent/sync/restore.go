@@ -133,7 +133,7 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 	if err != nil || n.Snapshot == "" {
 		return t, err
 	}
-	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Restore: n.Request, Retry: n.Retry}}, nil
+	return Target{Ref: h.Ref, Commit: n.Commit, Requests: annotation.Requests{Retry: n.Retry}}, nil
 }
 
 // restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It reports whether the snapshot

@@ -31,19 +31,29 @@ type Requests struct {
 	// Restore is a snapshot of this gateway to restore: its id, and a space and the time of the request unless the spec has it. The time may be
 	// missing in an annotation that a user wrote.
 	Restore string
+	// HiddenRestore is the snapshot of this gateway that the spec names, if Restore is another request or was dropped.
+	HiddenRestore string
 	// Retry is the value of stoker.io/retry. A new value that names the target commit makes the agent deliver it again after a rollback.
 	Retry string
 	// WindowApproved reports that a user approved the delivery of the target outside the maintenance windows.
 	WindowApproved bool
 }
 
-// RestoreOfSpec reports whether Restore is a request of the spec.
-func (r Requests) RestoreOfSpec() bool { return r.Restore != "" && !strings.Contains(r.Restore, " ") }
+// RestoreOfSpec returns the snapshot of this gateway that the spec names, or "". It is the request if it equals Restore.
+func (r Requests) RestoreOfSpec() string {
+	if r.Restore == "" || strings.Contains(r.Restore, " ") {
+		return r.HiddenRestore
+	}
+	return r.Restore
+}
 
 // RequestsFor returns what gs asks of a gateway whose target is commit.
 func RequestsFor(gs *v1alpha1.GatewaySync, gateway, commit string) Requests {
 	r := Requests{Force: ForceSync(gs), ConfirmDeletion: ConfirmedDeletion(gs), Retry: Retry(gs), Restore: Restore(gs, gateway),
 		WindowApproved: WindowApproved(gs, commit)}
+	if ofSpec := restoreOfSpec(gs, gateway); ofSpec != r.Restore {
+		r.HiddenRestore = ofSpec
+	}
 	if value := Propose(gs); ProposesFor(value, gateway) {
 		r.Propose = value
 	}
@@ -220,6 +230,10 @@ func Restore(gs *v1alpha1.GatewaySync, gateway string) string {
 		}
 		return value
 	}
+	return restoreOfSpec(gs, gateway)
+}
+
+func restoreOfSpec(gs *v1alpha1.GatewaySync, gateway string) string {
 	if r := gs.Spec.Rollback; r != nil {
 		return RestoresOn(r.ToSnapshot, gateway)
 	}

@@ -130,6 +130,7 @@ func TestRestoreRequest(t *testing.T) {
 				gs.Spec.Rollback = &v1alpha1.RollbackSpec{ToSnapshot: tt.spec}
 			}
 			assert.Equal(t, tt.want, Restore(gs, "area-4"))
+			assert.Equal(t, RestoresOn(tt.spec, "area-4"), RequestsFor(gs, "area-4", "").RestoreOfSpec())
 		})
 	}
 	value := RestoreValue(id, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
