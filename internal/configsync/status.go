@@ -38,7 +38,7 @@ func (r *Run) writeIntent(ctx context.Context) error {
 }
 
 // observe writes the generation and the request into the status. With rollbackOnFailure, a new spec forgets the last good commit, which may
-// be of another repository or path: nobody would look before the rollback.
+// be of another repository or path: no user checks it before the rollback.
 func (r *Run) observe(st *v1alpha1.ConfigSyncStatus) {
 	cs := r.record.cs
 	if st.ObservedGeneration != cs.Generation && cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood {
