@@ -377,8 +377,11 @@ func (d *Download) Close() error {
 // downloadWait is how long Get waits for a download.
 const downloadWait = 5 * time.Second
 
-// Get waits up to downloadWait for the archive of a snapshot in b; until it is read, the error has the reason Progressing. The first call for a
-// snapshot drops any other download, and reads into the file that newFile returns.
+// ErrDownloading is the error of Get, with the reason Progressing, until the archive is read.
+var ErrDownloading = errors.New("the snapshot is read from object storage")
+
+// Get waits up to downloadWait for the archive of a snapshot in b. The first call for a snapshot drops any other download, and reads into the
+// file that newFile returns.
 func (d *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
 	if d.id != id || d.file == nil {
 		if err := d.start(b, id, newFile); err != nil {
@@ -397,7 +400,7 @@ func (d *Download) Get(ctx context.Context, b *Bucket, id string, newFile func()
 		if fi, err := d.file.Stat(); err == nil {
 			read = fi.Size()
 		}
-		return nil, failure.New(v1alpha1.ReasonProgressing, "the snapshot is read from object storage, %.1f MiB so far; a new commit ends this", float64(read)/(1<<20))
+		return nil, failure.New(v1alpha1.ReasonProgressing, "%w, %.1f MiB so far; a new commit ends this", ErrDownloading, float64(read)/(1<<20))
 	}
 	if err := d.err; err != nil {
 		return nil, errors.Join(err, d.Close())

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
@@ -27,7 +28,7 @@ import (
 // It allows the start at once in three cases: the volume holds a complete commit (startup: useExisting), Ignition has not seeded the volume
 // yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted. Otherwise it waits for the
 // first sync. If the sync waits for an operator, a gate or the gateway itself, startup allows the start. If the sync waits for something that
-// may pass (a lead, git, space), startup waits at most for the progress deadline.
+// may pass (a lead, git, a download, space), startup waits at most for the progress deadline.
 //
 // It allows the start only between two syncs, so that no sync that relies on a stopped gateway writes while the gateway starts.
 type startup struct {
@@ -76,8 +77,11 @@ func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now fun
 	if raw, err := file.Read(name, maxState); err == nil {
 		_ = json.Unmarshal(raw, &s.state) // a damaged file counts as missing
 	}
-	if s.state.Pod != pod || s.state.Began.After(now()) {
-		s.state = startupState{Pod: pod, Began: now()}
+	if s.state.Pod != pod {
+		s.state = startupState{Pod: pod}
+	}
+	if s.state.Began.IsZero() || s.state.Began.After(now()) { // the clock may have been set back
+		s.state.Began = now()
 		s.save()
 	}
 	if s.state.Opened {
@@ -267,7 +271,7 @@ func (s *startup) afterIteration(state loop.State, order *loop.Order) {
 	tooLate := r.Reason == v1alpha1.ReasonProgressing && !s.now().Before(s.due()) // checkVolume allows the start then
 	gitFails := r.Reason.Cause() == v1alpha1.CauseGit && r.Reason.Class() == v1alpha1.ClassRetry
 	switch {
-	case tooLate, gitFails, r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
+	case tooLate, gitFails, errors.Is(r.Err, archive.ErrDownloading), r.Reason == v1alpha1.ReasonNoSpace, r.Reason == v1alpha1.ReasonWriteFailed, r.Reason == v1alpha1.ReasonWaitingForLead:
 		s.wait("%s: %s", r.Reason, r.Message)
 	default:
 		s.allow(fmt.Sprintf("%s: %s", r.Phase, r.Message))

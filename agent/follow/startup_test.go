@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,7 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -210,6 +216,48 @@ func TestStartupByReason(t *testing.T) {
 	assert.Contains(t, a.opens(), "waited for 1h")
 	w.git.Heal()
 	eventually(t, "the agent syncs after the gateway started", func() bool { return r.title() == "one" })
+}
+
+func TestStartupByOutcome(t *testing.T) {
+	order := &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
+	for name, c := range map[string]struct {
+		err   error
+		opens bool
+	}{
+		"a snapshot is downloaded": {failure.New(v1alpha1.ReasonProgressing, "%w, 1 MiB so far", archive.ErrDownloading), false},
+		"the sync was paused":      {sync.PausedError(), true},
+		"the volume is full":       {failure.New(v1alpha1.ReasonNoSpace, "no space"), false},
+		"a user must act":          {failure.New(v1alpha1.ReasonMassDeletion, "too many"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStartup("", "pod", nil, slog.New(slog.DiscardHandler), time.Now)
+			s.afterIteration(loop.State{Of: order, Report: &sync.Report{Err: c.err, Reason: failure.Reason(c.err, "")}}, order)
+			assert.Equal(t, c.opens, s.allowed(), s.why)
+		})
+	}
+}
+
+func TestStartupDecisionIsKept(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Second)
+	for name, c := range map[string]struct {
+		pod       string
+		at, began time.Time
+		opened    bool
+	}{
+		"the agent restarts":  {"pod", now.Add(time.Minute), now, true},
+		"the clock goes back": {"pod", now.Add(-time.Minute), now.Add(-time.Minute), true},
+		"another pod":         {"other", now.Add(time.Minute), now.Add(time.Minute), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file, log := filepath.Join(t.TempDir(), "startup"), slog.New(slog.DiscardHandler)
+			first := newStartup(file, "pod", nil, log, func() time.Time { return now })
+			first.state.Unseeded, first.state.NewVolume = true, true
+			first.allow("Ignition has to seed the volume first")
+			s := newStartup(file, c.pod, nil, log, func() time.Time { return c.at })
+			assert.Equal(t, startupState{c.pod, c.began, c.opened, c.opened, c.opened}, s.state)
+			assert.Equal(t, c.opened, s.allowed())
+		})
+	}
 }
 
 func TestStartupWithoutRights(t *testing.T) {

@@ -252,7 +252,7 @@ func (j *restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if errors.Is(downloadErr, fs.ErrNotExist) {
 		return restorePlan{}, fmt.Errorf("%w; object storage does not have the snapshot", err)
 	}
-	if failure.Is(downloadErr, v1alpha1.ReasonProgressing) {
+	if errors.Is(downloadErr, archive.ErrDownloading) {
 		return restorePlan{}, downloadErr
 	}
 	if downloadErr != nil {
