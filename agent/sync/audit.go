@@ -31,6 +31,9 @@ func (j auditor) record() {
 	class := r.Class()
 	failed := r.Err != nil && (class == v1alpha1.ClassStalled || class == v1alpha1.ClassRetry)
 	failure := auditedFailure{r.Target, r.Reason}
+	if class == v1alpha1.ClassDone { // the same failure after this is a new one
+		*j.failure = auditedFailure{}
+	}
 	if !r.Wrote() && (!failed || *j.failure == failure) {
 		return
 	}

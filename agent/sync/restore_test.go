@@ -322,9 +322,14 @@ func TestAudit(t *testing.T) {
 		assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, list[1].Reason)
 		assert.Contains(t, list[1].Message, "project.json")
 		assert.Zero(t, list[1].Files)
+		b.target.Commit = one
+		b.synced()
+		b.target.Commit = two
+		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
+		assert.Len(t, b.audited(), 3, "the failure after a success is a new record")
 		b.push(gitserver.Write("projects/line/project.json", "{ "))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError)
-		assert.Len(t, b.audited(), 3, "the failure of another commit is a new record")
+		assert.Len(t, b.audited(), 4, "the failure of another commit is a new record")
 	})
 	t.Run("a restored snapshot", func(t *testing.T) {
 		b, one := begin(t)
