@@ -3,6 +3,8 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -80,6 +82,20 @@ func TestOnceStartingGateway(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(talk.String()), "\n")
 	assert.Equal(t, exitTimeout, code, talk.String())
 	assert.Regexp(t, `^agent: .*WaitingForGateway: .*STARTING`, lines[len(lines)-1])
+}
+
+func TestExitCodeOfAgent(t *testing.T) {
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		err  error
+		code int
+	}{"stopped": {nil, daemon.ExitDone}, "a failed loop": {refused, daemon.ExitFailed}} {
+		t.Run(name, func(t *testing.T) {
+			code, err := serveAndRun(t.Context(), nil, func(context.Context) error { return c.err })
+			require.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.code, code)
+		})
+	}
 }
 
 // A container often has a read-only root. The error names the setting that helps.

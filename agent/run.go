@@ -111,7 +111,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	if err != nil {
 		return daemon.ExitFailed, err
 	}
-	return daemon.ExitDone, serveAndRun(ctx, servers, func(ctx context.Context) error { runner.Run(ctx); return nil })
+	return serveAndRun(ctx, servers, func(ctx context.Context) error { runner.Run(ctx); return nil })
 }
 
 func remoteOptions(s settings, log *slog.Logger) repo.RemoteOptions {
@@ -235,8 +235,8 @@ func listenFor(ctx context.Context, name, addr string, h http.Handler, log *slog
 }
 
 // serveAndRun runs loops and HTTP servers until ctx is done or one of them fails. The servers end after the loops, so that they still serve
-// the state while a loop finishes or rolls back the last sync.
-func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(context.Context) error) error {
+// the state while a loop finishes or rolls back the last sync. It returns the exit code.
+func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(context.Context) error) (int, error) {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, serving := errgroup.WithContext(serving)
@@ -252,7 +252,10 @@ func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(con
 	}
 	err := running.Wait()
 	stop()
-	return errors.Join(err, group.Wait())
+	if err = errors.Join(err, group.Wait()); err != nil {
+		return daemon.ExitFailed, err
+	}
+	return daemon.ExitDone, nil
 }
 
 // gatewaySyncName returns the name and the namespace for metrics; both are empty if the file cannot be read.

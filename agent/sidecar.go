@@ -126,11 +126,11 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		return daemon.ExitFailed, err
 	}
 	endBoot()
-	err = serveAndRun(ctx, servers, loops...)
+	code, err := serveAndRun(ctx, servers, loops...)
 	if errors.Is(err, follow.ErrRestartGateway) {
-		return gatewaypod.ExitRestartGateway, err
+		code = gatewaypod.ExitRestartGateway
 	}
-	return daemon.ExitDone, err
+	return code, err
 }
 
 // bootStep runs do. If ctx ends first, it abandons the goroutine of do, because the process exits.

@@ -56,7 +56,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		files:      counter("files_changed_total", "Files that syncs changed on the gateway.", "kind"),
 		scan:       histogram("scan_api_duration_seconds", "Duration of a scan of the gateway.", "kind", "result"),
 		lastSync: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "last_sync_timestamp_seconds",
-			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
+			Help: "Unix time of the last sync after which the gateway counts as synced."}, []string{"namespace", "gatewaysync", "gateway"}),
 		drift:        gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
 		lostAndFound: gauge("lost_and_found_bytes", "Bytes in lost+found."),
 		lostLimit:    gauge("lost_and_found_limit_bytes", "Bytes above which lost+found loses its oldest folders."),
@@ -96,10 +96,10 @@ func (a *Agent) Fetched(kind string, d time.Duration) {
 	a.clone.WithLabelValues(kind).Observe(d.Seconds())
 }
 
-// Synced records a sync; result is its reason. If verified is true, the gateway holds the target now.
-func (a *Agent) Synced(result string, d time.Duration, verified bool, at time.Time) {
+// Synced records a sync; result is its reason. If synced is true, the gateway counts as synced now.
+func (a *Agent) Synced(result string, d time.Duration, synced bool, at time.Time) {
 	a.sync.WithLabelValues(result).Observe(d.Seconds())
-	if verified {
+	if synced {
 		a.lastSync.With(a.syncLabels).Set(float64(at.UnixMilli()) / 1000)
 	}
 }
