@@ -37,7 +37,7 @@ type Uploader struct {
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
 	// OnUpload is called with the result of each upload, and with the error if the bucket cannot be listed. OnPending is called with the
-	// number of snapshots and backups that are not uploaded yet; 0 without a job. They must not block.
+	// number of snapshots and backups that the bucket lacks; 0 without a job. They must not block.
 	OnUpload  func(err error)
 	OnPending func(n int)
 
@@ -230,7 +230,7 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 		p.remote, err = j.complete(ctx, p.objects, known)
 	}
 	if err != nil {
-		u.OnPending(u.pendingCount())
+		u.OnPending(p.lacking())
 		u.OnUpload(err)
 		return err
 	}
@@ -238,7 +238,7 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 	var failed []error
 	for k, send := range []func(context.Context, string) error{snapshots: p.sendSnapshot, backups: p.sendBackup} {
 		for _, id := range slices.Backward(u.pendingIDs(kind(k))) { // the newest first
-			u.OnPending(u.pendingCount())
+			u.OnPending(p.lacking())
 			err := send(ctx, id)
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -259,7 +259,7 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 			u.publish(j, p.remote)
 		}
 	}
-	u.OnPending(u.pendingCount())
+	u.OnPending(p.lacking())
 	if err := p.pruneBucket(ctx); err != nil {
 		failed = append(failed, err)
 	}
@@ -279,6 +279,25 @@ func (u *Uploader) pendingCount() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.uploads[snapshots].pending) + len(u.uploads[backups].pending)
+}
+
+// lacking returns how many snapshots and backups the bucket lacks. Besides what is pending, those are the snapshots of another commit that are
+// newer than all in the bucket: an earlier process did not upload them.
+func (p *pass) lacking() int {
+	n := p.pendingCount()
+	remote, _ := p.Remote(p.job)
+	local, err := p.dir.ListSnapshots()
+	if err != nil { // the sync reports it
+		return n
+	}
+	pending := p.pendingIDs(snapshots)
+	for _, s := range local[max(0, len(local)-p.job.Keep):] {
+		stored := slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return !s.Time.After(r.Time) })
+		if s.Commit != s.To && !stored && !slices.Contains(pending, s.ID) {
+			n++
+		}
+	}
+	return n
 }
 
 // prunePending forgets what the volume no longer has, and all but the newest Keep.

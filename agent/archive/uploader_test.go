@@ -275,6 +275,19 @@ func TestPendingUploads(t *testing.T) {
 	reaches(1)
 	u.SetJob(nil)
 	reaches(0)
+
+	again := newUploader() // a restart
+	left := -1
+	again.OnPending = func(n int) { left = n }
+	require.Error(t, again.Pass(t.Context(), s.job(m, 2)))
+	assert.Equal(t, 2, left, "the bucket cannot be listed")
+	m.Fail(nil)
+	require.NoError(t, again.Pass(t.Context(), s.job(m, 2)))
+	assert.Equal(t, 1, left, "the bucket lacks the newest")
+	s.sync(second)
+	again.Add(s.newest(), nil)
+	require.NoError(t, again.Pass(t.Context(), s.job(m, 2)))
+	assert.Zero(t, left)
 }
 
 func TestUploadOfBackups(t *testing.T) {
