@@ -70,7 +70,7 @@ func (a *azure) convert(p *azurePullRequest) PullRequest {
 	// The API returns its own URL of the pull request. Users need the URL of the web page.
 	out.URL = shownURL(a.repo.api.JoinPath(a.repo.project, "_git", a.repo.name, "pullrequest", fmt.Sprint(p.ID)).String())
 	if p.Last != nil {
-		out.Commit = fullID(p.Last.ID)
+		out.Commit = commitID(p.Last.ID)
 	}
 	return out
 }

@@ -65,7 +65,7 @@ func (p *bitbucketPullRequest) convert() PullRequest {
 	}
 	return PullRequest{
 		Number: p.ID, URL: shownURL(p.Links.HTML.Href), State: state, Branch: p.Source.Branch.Name, Base: p.Destination.Branch.Name,
-		Commit: fullID(p.Source.Commit.Hash), Title: p.Title, Body: p.Description, Fork: p.Source.Repository.FullName != p.Destination.Repository.FullName,
+		Commit: commitID(p.Source.Commit.Hash), Title: p.Title, Body: p.Description, Fork: p.Source.Repository.FullName != p.Destination.Repository.FullName,
 	}
 }
 

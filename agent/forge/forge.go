@@ -92,7 +92,7 @@ type PullRequest struct {
 	URL    string
 	State  State
 	Branch string // the head's branch, without refs/heads/
-	Commit string // the tip of the branch as the forge knows it, 40 hex digits; "" if the forge does not say
+	Commit string // the tip of the branch as the forge knows it, at least its first 12 digits; "" if the forge does not say
 	Base   string // the target branch, without refs/heads/
 	Title  string
 	Body   string

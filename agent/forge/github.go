@@ -54,7 +54,7 @@ func (p *gitHubPullRequest) convert() PullRequest {
 		state = Merged
 	}
 	return PullRequest{
-		Number: p.Number, URL: shownURL(p.URL), State: state, Branch: p.Head.Ref, Commit: fullID(p.Head.SHA), Base: p.Base.Ref, Title: p.Title, Body: p.Body,
+		Number: p.Number, URL: shownURL(p.URL), State: state, Branch: p.Head.Ref, Commit: commitID(p.Head.SHA), Base: p.Base.Ref, Title: p.Title, Body: p.Body,
 		Fork: p.Head.Repo != p.Base.Repo, // git.repo may have the former name of the repository
 	}
 }

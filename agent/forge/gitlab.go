@@ -52,7 +52,7 @@ func (m *gitLabMergeRequest) convert() PullRequest {
 		state = Merged
 	}
 	return PullRequest{
-		Number: m.IID, URL: shownURL(m.URL), State: state, Branch: m.SourceBranch, Commit: fullID(m.SHA), Base: m.TargetBranch, Title: m.Title,
+		Number: m.IID, URL: shownURL(m.URL), State: state, Branch: m.SourceBranch, Commit: commitID(m.SHA), Base: m.TargetBranch, Title: m.Title,
 		Body: m.Description, Fork: m.SourceProject != m.TargetProject,
 	}
 }

@@ -158,9 +158,9 @@ func isTimeout(err error) bool {
 	return ok && t.Timeout()
 }
 
-// fullID returns s if it is a full commit id, else "": Bitbucket returns only the first digits.
-func fullID(s string) string {
-	if len(s) != 40 {
+// commitID returns s if it identifies a commit, else "": Bitbucket returns only the first 12 digits.
+func commitID(s string) string {
+	if len(s) < 12 {
 		return ""
 	}
 	return s

@@ -54,6 +54,7 @@ type hub struct {
 	calls int
 	fail  error // of the next call
 	lose  bool  // whether the answer of the next Create is lost
+	short bool  // whether it shows only the first digits of commits
 }
 
 func (h *hub) begin() (func(), error) {
@@ -69,6 +70,9 @@ func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
 	for _, pr := range slices.Backward(h.list) {
 		if keep(pr) {
 			pr.Commit = h.repo.Tip(pr.Branch)
+			if h.short {
+				pr.Commit = pr.Commit[:min(12, len(pr.Commit))]
+			}
 			out = append(out, pr)
 		}
 	}

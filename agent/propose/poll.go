@@ -3,6 +3,7 @@ package propose
 import (
 	"cmp"
 	"context"
+	"strings"
 
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
@@ -79,8 +80,11 @@ func (p *Proposer) poll(ctx context.Context, s *Settings, base Base) {
 
 // hasCommit reports whether a commit, as the forge names it, is the last one of the proposal. The answer to the push of Pending may be lost.
 func (r *record) hasCommit(id string) bool {
-	return id == "" || id == r.Tip.String() || id == r.Pending.String()
+	return id == "" || names(id, r.Tip) || names(id, r.Pending)
 }
+
+// names reports whether a forge names a commit by id, which may have only the first digits.
+func names(id string, commit plan.ID) bool { return id != "" && strings.HasPrefix(commit.String(), id) }
 
 // lands records a tip of the branch that is a commit of this agent. It differs from Tip if a push succeeded after the agent had given it up.
 func (r *record) lands(tip plan.ID, change string) {

@@ -123,7 +123,7 @@ func (w *publisher) update(ctx context.Context, rec record) (record, error) {
 	switch {
 	case err != nil:
 		return rec, err
-	case pr != nil && pr.State == forge.Merged && pr.Base == w.settings.BaseBranch && pr.Commit == rec.Tip.String():
+	case pr != nil && pr.State == forge.Merged && pr.Base == w.settings.BaseBranch && names(pr.Commit, rec.Tip):
 		rec.Merged = true
 	case pr == nil || pr.State != forge.Open:
 		rec.Number, rec.URL = 0, ""

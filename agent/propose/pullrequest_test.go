@@ -261,6 +261,17 @@ func TestWhoseTip(t *testing.T) {
 		g.settle(20 * minute)
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 	})
+	t.Run("the forge shows the first digits", func(t *testing.T) {
+		pl, g := opened(t)
+		pl.hub.short = true
+		g.settle(20 * minute)
+		require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		pl.repo.Checkout(branch)
+		pl.repo.Commit("review")
+		pl.repo.Checkout("main")
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalForeign, g.state(), "%+v", g.last)
+	})
 	t.Run("the commit of another author is removed", func(t *testing.T) {
 		pl, g := opened(t)
 		own := pl.repo.Tip(branch)
