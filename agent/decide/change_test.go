@@ -458,3 +458,15 @@ func TestOverwrote(t *testing.T) {
 	s, _ = s.Compared(day.Add(time.Minute), true)
 	assert.True(t, s.Overwrote, "the second sync, also on a standby node")
 }
+
+func TestRolloutRollback(t *testing.T) {
+	held, ofTarget := RolloutRollback{Synced: true, To: one, Aborted: two}.Report()
+	assert.True(t, ofTarget)
+	assert.Equal(t, v1alpha1.ReasonRolledBack, held.Reason)
+	assert.Contains(t, held.Message, "the rollout of "+two.Short()+" failed, and the gateway went back to "+one.Short())
+	for _, failed := range []bool{false, true} {
+		held, ofTarget = RolloutRollback{Failed: failed}.Report()
+		assert.Nil(t, held)
+		assert.Equal(t, failed, ofTarget)
+	}
+}

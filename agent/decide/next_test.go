@@ -184,18 +184,6 @@ func TestPause(t *testing.T) {
 	assert.True(t, apply)
 }
 
-func TestRolloutRollback(t *testing.T) {
-	held, ofTarget := RolloutRollback{Synced: true, To: one, Aborted: two}.Report()
-	assert.True(t, ofTarget)
-	assert.Equal(t, v1alpha1.ReasonRolledBack, held.Reason)
-	assert.Contains(t, held.Message, "the rollout of "+two.Short()+" failed, and the gateway went back to "+one.Short())
-	for _, failed := range []bool{false, true} {
-		held, ofTarget = RolloutRollback{Failed: failed}.Report()
-		assert.Nil(t, held)
-		assert.Equal(t, failed, ofTarget)
-	}
-}
-
 const (
 	snapshot = "line-1-20300101-000000"
 	request  = snapshot + " 2030-01-02T00:00:00Z"
