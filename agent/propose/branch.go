@@ -3,6 +3,7 @@ package propose
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -67,7 +68,7 @@ func (b branch) owns(ctx context.Context, base Base, tip plan.ID, rec record) (c
 	return t.change, err == nil && known && t.gateway == b.owner.trailer(), err
 }
 
-// remove closes the pull request of an ending proposal, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this
+// remove closes the pull request of an ending proposal if it is still open, and deletes the branch. A branch whose tip is not a commit of this
 // gateway's agent stays, and so does its pull request.
 func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error {
 	if rec.Shared {
@@ -82,10 +83,10 @@ func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error
 			return err
 		}
 	}
-	if p.PullRequests != nil && rec.Number > 0 && rec.FinalState != v1alpha1.ProposalMerged {
+	if p.PullRequests != nil && rec.Number > 0 {
 		pr, err := p.numbered(ctx, rec.Number, p.branch)
 		if err == nil && pr != nil && pr.State == forge.Open {
-			err = p.retract(ctx, pr, rec.Comment)
+			err = p.retract(ctx, pr, cmp.Or(rec.Comment, "Git has the change already."))
 		}
 		if err != nil {
 			return err

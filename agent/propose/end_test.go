@@ -72,6 +72,15 @@ func TestEndOfProposal(t *testing.T) {
 			assert.Equal(t, "site/"+file, pl.repo.Git("diff", "--name-only", "gateway-changes/plants/a^", "gateway-changes/plants/a"))
 		})
 	}
+	t.Run("committed without the pull request", func(t *testing.T) {
+		pl, g := opened(t)
+		pl.merge("squash")
+		pl.hub.list[0].State = forge.Open
+		g.pull()
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		assert.Empty(t, pl.hub.open())
+	})
 	t.Run("merged after another merge brought a part", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
