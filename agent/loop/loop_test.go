@@ -351,7 +351,7 @@ func TestProposalFiles(t *testing.T) {
 			if l.proposal = c.proposal; c.proposal == nil {
 				l.propose(t.Context())
 			} else {
-				l.measureProposal()
+				measureProposal(l.Metrics, l.proposal)
 			}
 			want := fmt.Sprintf("# HELP stoker_bidirectional_files Files that were changed on the gateway, by state of their proposal.\n"+
 				"# TYPE stoker_bidirectional_files gauge\nstoker_bidirectional_files{state=%q} %d\nstoker_bidirectional_files{state=%q} %d\n",

@@ -7,6 +7,7 @@ import (
 	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/metrics"
 )
 
 // proposalSettings returns how the order in force proposes changes, or nil if it does not.
@@ -35,7 +36,7 @@ func (l *Loop) propose(ctx context.Context) {
 	switch {
 	case s == nil:
 		l.proposal = nil
-		l.measureProposal()
+		measureProposal(l.Metrics, l.proposal)
 		return
 	case !l.dirOpen || l.decision.DoNotTouch:
 		return
@@ -49,13 +50,13 @@ func (l *Loop) propose(ctx context.Context) {
 		Base:    func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) },
 		Standby: l.attempt.report != nil && l.attempt.report.Phase == v1alpha1.GatewayStandby,
 	})
-	l.measureProposal()
+	measureProposal(l.Metrics, l.proposal)
 }
 
-func (l *Loop) measureProposal() {
-	proposed, refused := countFiles(l.proposal)
-	l.Metrics.ProposalFiles("proposed", proposed)
-	l.Metrics.ProposalFiles("refused", refused)
+func measureProposal(m *metrics.Agent, p *v1alpha1.Proposal) {
+	proposed, refused := countFiles(p)
+	m.ProposalFiles("proposed", proposed)
+	m.ProposalFiles("refused", refused)
 }
 
 // countFiles returns the number of files that a user can review or merge in git, and of those that are refused.
