@@ -125,6 +125,27 @@ func TestConfigCommands(t *testing.T) {
 	assert.Equal(t, exit.Done, code)
 	assert.Regexp(t, `plant +`+commit[:7]+` +2/2 +True`, out)
 
+	t.Log("a file without the defaults of the API server is the spec of the last run, so a Secret has drifted")
+	_, err = kube.ConfigSyncs(kubeDynamic(t, s), s.namespace).Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"apply":{"driftPolicy":"`+string(v1alpha1.ConfigDriftReport)+`"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	code, _, talk = s.run("config", "apply", "plant")
+	require.Equal(t, exit.Done, code, talk)
+	written := filepath.Join(t.TempDir(), "written.yaml")
+	require.NoError(t, os.WriteFile(written, []byte("{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: plant}, spec: {source: {git: {repoURL: '"+s.server.URL("plant.git")+
+		"', branch: main, path: k8s}}, apply: {driftPolicy: "+string(v1alpha1.ConfigDriftReport)+"}}}"), 0o600))
+	licence := func(key string) {
+		_, err := s.Client(t).CoreV1().Secrets(s.namespace).Patch(t.Context(), "licence", types.MergePatchType, []byte(`{"stringData":{"key":"`+key+`"}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	licence("changed")
+	_, want, _ := s.run("config", "diff", "plant")
+	require.Contains(t, want, "drift")
+	_, out, talk = s.run("config", "diff", "-f", written)
+	assert.Equal(t, want, out, talk)
+	licence("S3CR3T")
+	_, err = kube.ConfigSyncs(kubeDynamic(t, s), s.namespace).Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"apply":null}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+
 	second := s.git.Commit("second", gitserver.Delete("k8s/site.yaml"), gitserver.Write("k8s/other.yaml", strings.ReplaceAll(site, "name: site", "name: other")))
 	code, out, talk = s.run("config", "prune", "plant", "-o", "name")
 	assert.Equal(t, exit.Done, code, talk)
@@ -141,7 +162,8 @@ func TestConfigCommands(t *testing.T) {
 	t.Log("the status and the annotations in an exported file are of the past")
 	code, _, talk = s.run("rollback", "configsync/plant", "--to", commit)
 	require.Equal(t, exit.Done, code, talk)
-	wanted, want, _ := s.run("config", "diff", "plant")
+	var wanted int
+	wanted, want, _ = s.run("config", "diff", "plant")
 	require.Contains(t, want, "ConfigMap "+s.namespace+"/other\n")
 	code, out, talk = s.run("config", "diff", "-f", exported)
 	assert.Equal(t, wanted, code, talk)

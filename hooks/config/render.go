@@ -86,16 +86,29 @@ func (x *flags) applied(ctx context.Context, of *v1alpha1.ConfigSync) (*v1alpha1
 	if err != nil {
 		return nil, err
 	}
-	cs, err := kube.ConfigSyncs(p.Dynamic, of.Namespace).Get(ctx, of.Name)
+	syncs := kube.ConfigSyncs(p.Dynamic, of.Namespace)
+	cs, err := syncs.Get(ctx, of.Name)
+	spec := of.Spec
 	switch {
 	case apierrors.IsNotFound(err):
 		cs = &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}}
 	case err != nil: // without the inventory, the diff would not show what a run deletes
 		return nil, p.Explain(of.Name, err)
-	case !equality.Semantic.DeepEqual(cs.Spec, of.Spec):
-		cs.Generation++
+	default:
+		// With the defaults of the API server. A user who may not write it gets the diff of a changed spec.
+		withDefaults := func(spec v1alpha1.ConfigSyncSpec) v1alpha1.ConfigSyncSpec {
+			next := cs.DeepCopy()
+			next.Spec = spec
+			if next, err := syncs.Update(ctx, next, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil {
+				return next.Spec
+			}
+			return spec
+		}
+		if spec = withDefaults(spec); !equality.Semantic.DeepEqual(withDefaults(cs.Spec), spec) {
+			cs.Generation++
+		}
 	}
-	cs.Spec = of.Spec
+	cs.Spec = spec
 	if cs.Annotations == nil {
 		cs.Annotations = map[string]string{}
 	}
