@@ -81,7 +81,13 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		m.profile.DryRun, m.rollback, m.rolloutRollback, m.earlier = m.profile.DryRun || n.Do == decide.DryRun, m.rollback || back, back, n.To != nil
 	}
 	if n.ApplyPause {
-		f.current.pause(&in, f.keptSettings(gs, n))
+		var kept *effective.Settings
+		if n.Do == decide.KeepOnDisk {
+			if settings, invalid := f.effective(gs); invalid == nil {
+				kept = &settings
+			}
+		}
+		f.current.pause(&in, kept)
 	}
 	switch n.Do {
 	case decide.KeepOnDisk:

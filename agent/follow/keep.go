@@ -23,18 +23,6 @@ func (f *Follower) closedGate(o *loop.Order) decide.ClosedGate {
 	return c
 }
 
-// keptSettings returns the valid settings of a spec whose gate is closed, or nil.
-func (f *Follower) keptSettings(gs *v1alpha1.GatewaySync, n decide.Step) *effective.Settings {
-	if n.Do != decide.KeepOnDisk {
-		return nil
-	}
-	settings, bad := f.effective(gs)
-	if bad != nil {
-		return nil
-	}
-	return &settings
-}
-
 // keep puts in force what a closed gate allows: to load and repair the commit on the disk, a restore, and a forced sync of that commit. held
 // is why the gateway stays as it is; keep adds the error of a restore to its message. It reports whether the gateway must be left alone.
 func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *decide.Hold) (doNotTouch bool) {
