@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
@@ -21,23 +18,11 @@ type rolling struct {
 	failing   map[string]time.Time
 	stale     map[string]time.Time
 	due       time.Time // when the decision may change by itself; zero for never
-	// resolvedFor is the generation whose ref an earlier lead resolved. This term and the injector write status.observedGeneration before that.
-	resolvedFor int64
 
 	health    health
 	probing   bool
 	nextProbe time.Time // when the next health check is due
 	results   chan probe
-}
-
-// recordResolved records the generation whose ref an earlier lead resolved, by the status when the term begins; nil if there is none.
-func (r *rolling) recordResolved(gs *v1alpha1.GatewaySync) {
-	if gs == nil {
-		return
-	}
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved); c != nil && c.Status != metav1.ConditionUnknown {
-		r.resolvedFor = c.ObservedGeneration
-	}
 }
 
 // recordDecision records a decision whose target is written.
@@ -117,7 +102,7 @@ func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error
 		seen.Status.Rollout = t.rolling.decision.status
 	}
 	p := advance(observed{gs: &seen, stale: t.rolling.stale, published: is, want: *want, rollback: ref.Desired.GoesBack(want.Commit, gs.Status.RanEverywhere), gateways: gateways,
-		resolvedFor: t.rolling.resolvedFor, failing: t.rolling.failing, health: t.rolling.health, now: now})
+		failing: t.rolling.failing, health: t.rolling.health, now: now})
 	want.Rollout = p.target
 	if !p.again.IsZero() {
 		t.rolling.due = t.now().Add(p.again.Sub(now))

@@ -23,8 +23,6 @@ type observed struct {
 	published, want v1alpha1.SyncTargetSpec
 	// rollback means that the request in force goes back to a commit that ran everywhere.
 	rollback bool
-	// resolvedFor is the generation of the spec whose ref an earlier lead resolved.
-	resolvedFor int64
 	// gateways are the gateways, also those whose pod is terminating, with their state for the published target.
 	gateways []status.Standing
 	// failing has, by name, the time since which a gateway reports an error that may pass.

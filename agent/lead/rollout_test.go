@@ -85,10 +85,7 @@ func (l *line) lead() progress {
 	next := l.published
 	setTarget(&next, l.want, 0)
 	l.published, l.want = next, next
-	l.gs.Status.Rollout = p.status
-	if l.published.Commit != "" {
-		l.resolvedFor = l.gs.Generation
-	}
+	l.gs.Status.Rollout, l.gs.Status.ObservedGeneration = p.status, l.gs.Generation
 	return p
 }
 

@@ -54,7 +54,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 // deleted while no agent led. A retry that was requested in between counts as that of the aborted rollout: it has to be requested again.
 func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	was := r.gs.Status.Rollout
-	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit || r.resolvedFor != r.gs.Generation {
+	if was == nil || was.Phase != v1alpha1.RolloutAborted || was.Commit != r.want.Commit || r.gs.Status.ObservedGeneration != r.gs.Generation {
 		return false
 	}
 	why := was.Message

@@ -320,35 +320,6 @@ func TestSpecWithOtherRefAndMappings(t *testing.T) {
 	}
 }
 
-// If the SyncTarget is deleted after an abort, the next lead begins the rollout only of a corrected spec.
-func TestAbortedWithoutTarget(t *testing.T) {
-	for name, corrected := range map[string]bool{"the same spec": false, "a corrected spec": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newStaged(t)
-				p.held.Commit = commitB
-				p.held.Rollout.Done, p.held.Rollout.Open, p.held.Rollout.Failed = false, 1, "stage dev: gw-0 ScanFailed"
-				wait := func() {
-					time.Sleep(5 * time.Second)
-					synctest.Wait()
-				}
-				p.lead(wait)
-				p.held = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}
-				if corrected {
-					p.change(func(gs *v1alpha1.GatewaySync) {
-						gs.Generation++
-						gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "data"}}}}
-					})
-				}
-				p.lead(wait)
-				is := p.target()
-				assert.Equal(t, commitB, is.Commit)
-				assert.Equal(t, corrected, is.Rollout.Failed == "")
-			})
-		})
-	}
-}
-
 // The API server may carry out a write of the target whose answer is lost. The lead continues from what is published.
 func TestLostTargetAnswer(t *testing.T) {
 	wait := func() {

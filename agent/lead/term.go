@@ -105,8 +105,6 @@ func (t *term) run(ctx context.Context) error {
 	defer cancel()
 	defer t.metrics.Clear()
 	t.rolling.results = make(chan probe, 1)
-	gs, _ := t.sync() // iterate handles the error
-	t.rolling.recordResolved(gs)
 	for {
 		pause, err := t.iterate(ctx)
 		if err != nil {
