@@ -385,12 +385,16 @@ func TestDataVolume(t *testing.T) {
 			assert.Equal(t, c.same, id == other, "%s, %s", id, other)
 		})
 	}
-	t.Run("folders by the name of the pod", func(t *testing.T) {
-		byName := func(_ *corev1.Pod, m *corev1.VolumeMount) { m.SubPathExpr = "$(POD_NAME)" }
-		id, _ := of(claim("a"), byName)
-		other, _ := of(claim("a"), func(p *corev1.Pod, m *corev1.VolumeMount) { renamed(p, m); byName(p, m) })
-		assert.NotEqual(t, id, other)
-	})
+	for kind, same := range map[string]bool{"StatefulSet": false, "ReplicaSet": true} { // the successor of a ReplicaSet's pod has another name
+		t.Run("folders by the name of a pod of a "+kind, func(t *testing.T) {
+			byName := func(p *corev1.Pod, m *corev1.VolumeMount) {
+				p.OwnerReferences, m.SubPathExpr = []metav1.OwnerReference{{Kind: kind, Controller: new(true)}}, "$(POD_NAME)"
+			}
+			id, _ := of(claim("a"), byName)
+			other, _ := of(claim("a"), func(p *corev1.Pod, m *corev1.VolumeMount) { renamed(p, m); byName(p, m) })
+			assert.Equal(t, same, id == other)
+		})
+	}
 	t.Run("emptyDir", func(t *testing.T) {
 		_, keeps := of(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, renamed)
 		assert.False(t, keeps)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
@@ -36,7 +37,8 @@ type data struct {
 }
 
 // DataVolume returns an identity of the folder with the data of an injected pod, and whether it outlives the pod. Pods of a namespace have the
-// same identity only if they have the same folder. A subPathExpr counts as a folder for each pod.
+// same identity only if they have the same folder. A subPathExpr counts as a folder for each pod of a StatefulSet. The successor of any other pod has
+// another name, so there it counts as one folder.
 func DataVolume(pod *corev1.Pod) (id string, keeps bool) {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == Container {
@@ -47,7 +49,10 @@ func DataVolume(pod *corev1.Pod) (id string, keeps bool) {
 				}
 				folder := m.SubPath
 				if m.SubPathExpr != "" {
-					folder = pod.Name + ":" + m.SubPathExpr
+					folder = ":" + m.SubPathExpr
+					if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "StatefulSet" {
+						folder = pod.Name + folder
+					}
 				}
 				switch {
 				case v.PersistentVolumeClaim != nil:
