@@ -282,12 +282,12 @@ func (u *Uploader) pendingCount() int {
 }
 
 // lacking returns how many snapshots and backups the bucket lacks. Besides what is pending, those are the snapshots of another commit that are
-// newer than all in the bucket: an earlier process did not upload them.
+// newer than all in the bucket: an earlier process did not upload them. An empty bucket is probably a new one, which gets only later snapshots.
 func (p *pass) lacking() int {
 	n := p.pendingCount()
-	remote, _ := p.Remote(p.job)
+	remote, listed := p.Remote(p.job)
 	local, err := p.dir.ListSnapshots()
-	if err != nil { // the sync reports it
+	if err != nil || listed && len(remote) == 0 { // the sync reports the error
 		return n
 	}
 	pending := p.pendingIDs(snapshots)

@@ -284,6 +284,10 @@ func TestPendingUploads(t *testing.T) {
 	m.Fail(nil)
 	require.NoError(t, again.Pass(t.Context(), s.job(m, 2)))
 	assert.Equal(t, 1, left, "the bucket lacks the newest")
+	empty := newUploader()
+	empty.OnPending = func(n int) { left = n }
+	require.NoError(t, empty.Pass(t.Context(), s.job(&archivetest.Memory{}, 2)))
+	assert.Zero(t, left, "a new bucket gets only later snapshots")
 	s.sync(second)
 	again.Add(s.newest(), nil)
 	require.NoError(t, again.Pass(t.Context(), s.job(m, 2)))
