@@ -469,3 +469,20 @@ func TestReportedHistory(t *testing.T) {
 	again := p.await("the same history", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) > 0 })
 	assert.Equal(t, s.SyncHistory, again.SyncHistory)
 }
+
+// Syncing was paused for a repair by hand, which the new spec excludes. The old spec would overwrite it.
+func TestResumeInClosedStepWithAnotherSpec(t *testing.T) {
+	w := onSharedCluster(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	paused := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Paused = true }).Generation
+	w.lead(generation(paused), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Paused && s.Generation == paused })
+	p.edits("by hand")
+	excludes := []string{"projects/**/view.json"}
+	resumed := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Paused, gs.Spec.Sync.Defaults.ExcludePatterns = false, excludes
+	}).Generation
+	w.moves("three", rollout(3, 0, first), generation(resumed), func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	assert.True(t, p.await("a closed gate", func(s v1alpha1.SyncReportStatus) bool { return s.Generation == resumed }).Paused)
+	assert.Equal(t, "by hand", p.title())
+}

@@ -39,14 +39,15 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	}
 	next := *o
 	if in.Restore != "" {
-		next.Restore, next.HiddenRestore = in.Restore, in.HiddenRestore
+		next.Restore = in.Restore
 	}
+	next.HiddenRestore = in.HiddenRestore
 	c = f.closedGate(&next)
 	if c.Force() {
 		next.Force = in.Force
 	}
 	next.RestoreOnly = c.RestoreOnly()
-	if next.Restore != o.Restore || next.Force != o.Force || next.RestoreOnly != o.RestoreOnly {
+	if next.Restore != o.Restore || next.HiddenRestore != o.HiddenRestore || next.Force != o.Force || next.RestoreOnly != o.RestoreOnly {
 		f.current.order = &next
 	}
 	if s := f.loop.State(); c.Restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {

@@ -60,18 +60,24 @@ func (c *currentOrder) inForce() decide.InForce {
 }
 
 // pause pauses or continues the order in force because of a target that may not be followed otherwise. kept are the settings of its spec if a
-// closed gate keeps the order: then they alone decide. Otherwise kept is nil.
+// closed gate keeps the order: if they differ only in the pause, they decide. Otherwise kept is nil.
 func (c *currentOrder) pause(in *instruction, kept *effective.Settings) {
 	o := c.order
 	if o == nil {
 		return
 	}
+	onlyPause := false // other settings may be the fix for which syncing was paused
 	if kept != nil {
+		was, is := c.inputs.profile, *kept
+		was.Paused, is.Paused = false, false
+		onlyPause = reflect.DeepEqual(was, is)
+	}
+	if onlyPause {
 		c.inputs.pausedBySpec = kept.Paused
 	}
 	paused := in.paused || c.inputs.pausedBySpec
 	var apply bool
-	if c.paused, apply = c.paused.Apply(in.pause(), paused); !apply && kept == nil {
+	if c.paused, apply = c.paused.Apply(in.pause(), paused); !apply && !onlyPause {
 		return
 	}
 	if o.Profile.Paused != paused {
