@@ -100,7 +100,7 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
 	// What happens if a commit is only partly applied, or does not become healthy before progressDeadline. None keeps it. LastGood requests
-	// the last commit that this spec applied with all objects healthy, as stoker rollback does, until the ref moves on.
+	// the last commit that was applied from this path with all objects healthy, as stoker rollback does, until the ref moves on.
 	// +optional
 	// +kubebuilder:default=None
 	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`

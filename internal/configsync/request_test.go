@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -182,21 +181,21 @@ func TestRollbackOnFailure(t *testing.T) {
 func TestRollbackAfterChangedSource(t *testing.T) {
 	t.Parallel()
 	for name, patch := range map[string]string{
-		"another repository": `{"spec":{"source":{"git":{"repoURL":%q}}}}`,
-		"another path":       `{"spec":{"source":{"git":{"path":"other"}}}}`,
+		"another path":     `{"spec":{"source":{"git":{"path":"other"}}}}`,
+		"another deadline": `{"spec":{"progressDeadline":"2s"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", configMap("a", "1"), "other/a.yaml", configMap("a", "1"))
 			w.create("{progressDeadline: 1s, rollbackOnFailure: LastGood}")
-			w.must()
-			if strings.Contains(patch, "%q") {
-				w.git = gitserver.NewRepo(t, filepath.Join(filepath.Dir(w.git.Dir), "next.git"))
-				patch = fmt.Sprintf(patch, w.server.URL("next.git"))
-			}
+			first := w.must().Commit()
 			w.patch(patch)
 			w.commit("k8s/a.yaml", configMap("a", "2")+broken, "other/a.yaml", configMap("a", "2")+broken)
 			w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
+			if name == "another deadline" {
+				assert.Equal(t, first, w.get().Annotations[v1alpha1.AnnotationRequestedRef])
+				return
+			}
 			assert.Empty(t, w.get().Annotations)
 			assert.Nil(t, w.get().Status.LastGood)
 			good := w.commit("k8s/a.yaml", configMap("a", "3"), "other/a.yaml", configMap("a", "3"))

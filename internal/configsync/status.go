@@ -37,21 +37,16 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	return r.record.writeIntent(ctx)
 }
 
-// observe writes the generation and the request into the status. With rollbackOnFailure, a new spec forgets the last good commit, which may
-// be of another repository or path: no user checks it before the rollback.
-func (r *Run) observe(st *v1alpha1.ConfigSyncStatus) {
-	cs := r.record.cs
-	if st.ObservedGeneration != cs.Generation && cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood {
-		st.LastGood = nil
-	}
-	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
-}
-
-// setSource writes the generation, the request and the commit of the run into the status.
+// setSource writes the generation, the request and the commit of the run into the status. With rollbackOnFailure, another path forgets the last
+// good commit: no run applied that commit from there, and no user checks it before the rollback.
 func (r *Run) setSource(st *v1alpha1.ConfigSyncStatus) {
-	r.observe(st)
+	cs := r.record.cs
+	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
 	if r.Commit() == "" {
 		return
+	}
+	if st.SourcePath != r.rendered.Path && cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood {
+		st.LastGood = nil
 	}
 	st.SourceRef, st.SourceRevision, st.SourceRevisionShort, st.SourcePath = r.rendered.Ref, r.rendered.Commit, r.rendered.Commit[:7], r.rendered.Path
 	r.record.setCondition(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, fmt.Sprintf("%s is at %s", r.rendered.Ref, r.rendered.Commit[:7]))
@@ -146,7 +141,7 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	if r.wasReady && st.ObservedGeneration == cs.Generation && (q.NotRequestable != "" || d.Ref == st.SourceRef) {
 		ready = metav1.ConditionTrue
 	}
-	r.observe(st)
+	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
 	r.record.setCondition(v1alpha1.ConditionReady, ready, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation "+v1alpha1.AnnotationPaused)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionReconciling)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
