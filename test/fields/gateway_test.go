@@ -369,7 +369,7 @@ func configGroups(t *testing.T, m *manifests) []group[v1alpha1.ConfigSync] {
 	}
 	waiting := func(cs *config) {
 		cs.Spec.ProgressDeadline = "1s"
-		cs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: m.first, At: metav1.NewTime(noon)}
+		cs.Status.SourcePath, cs.Status.LastGood = "k8s", &v1alpha1.CommitRecord{Ref: "main", Commit: m.first, At: metav1.NewTime(noon)}
 	}
 	dependent := func(cs *config) { cs.Spec.DependsOn = []v1alpha1.ConfigDependency{{Name: "base"}} }
 	requested := func(cs *config) {
