@@ -196,8 +196,11 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 		w.ref, w.rollbackOf = v.Ref, ""
 		v, err = w.verdict(ctx, o)
 	}
+	if err != nil && ctx.Err() != nil { // the age of the status is no substitute for an answer that was not awaited
+		return request.Verdict{}, err
+	}
 	v = request.At(o, v, w.commit)
-	if err != nil && !w.warned && ctx.Err() == nil {
+	if err != nil && !w.warned {
 		fmt.Fprintln(w.c.stderr, output.Clean(err.Error()))
 		w.warned = true
 	}

@@ -90,6 +90,38 @@ func TestWaitWhenObjectChanges(t *testing.T) {
 	}
 }
 
+// The status says Succeeded, but whether an agent leads was not answered before the timeout.
+func TestWaitWithoutAnswerAboutLead(t *testing.T) {
+	t.Parallel()
+	gs := &v1alpha1.GatewaySync{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.KindGatewaySync},
+		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant"}, Spec: v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Ref: "main"}},
+	}
+	commit := strings.Repeat("a", 40)
+	gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commit}
+	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "gw", PodName: "gw", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commit}}
+	var reads atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/synctargets/") {
+			<-r.Context().Done()
+			return
+		}
+		now := gs.DeepCopy()
+		if reads.Add(1) == 1 { // only the first read may take longer than the timeout
+			now.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewaySyncing
+		}
+		now.Status.ConfirmedAt = &metav1.Time{Time: time.Now()}
+		statustest.Complete(now)
+		w.Header().Set("Content-Type", "application/json")
+		assert.NoError(t, json.NewEncoder(w).Encode(now))
+	}))
+	t.Cleanup(server.Close)
+	var said strings.Builder
+	code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "wait", "line", "--timeout", "3s"}, &said, &said)
+	assert.Equal(t, exit.Timeout, code, said.String())
+	assert.Greater(t, reads.Load(), int64(1))
+}
+
 // Even with a very short timeout, a wait must read the status once and report it.
 func TestWaitReadsStatusAtLeastOnce(t *testing.T) {
 	t.Parallel()
