@@ -232,7 +232,7 @@ func Transient(err error) bool {
 	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)
 		_, redirect := errors.AsType[*RedirectError](err)
-		return !undecodable && !redirect
+		return err != nil && !undecodable && !redirect
 	}
 	return apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsTimeout(err)

@@ -113,6 +113,7 @@ func TestTransientAPIErrors(t *testing.T) {
 			assert.False(t, Transient(fmt.Errorf("read it: %w", err)), "%v", err)
 		})
 	}
+	assert.False(t, Transient(nil))
 }
 
 func TestInformerAfterOutage(t *testing.T) {
