@@ -357,7 +357,7 @@ func (s *Server) delete(q request, is *unstructured.Unstructured, body []byte) (
 	return s.put(q, is, nil), nil
 }
 
-// put stores is with a new version, or removes the object if is is nil, and returns the object for the answer. A dry run changes nothing.
+// put stores is with a new version, or removes the object if there is no such value, and returns the object for the answer. A dry run changes nothing.
 func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Object {
 	if dry := q.get("dryRun"); dry != "" {
 		return cmp.Or(is, was)
