@@ -196,7 +196,7 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 		w.ref, w.rollbackOf = v.Ref, ""
 		v, err = w.verdict(ctx, o)
 	}
-	if err != nil && ctx.Err() != nil { // the age of the status is no substitute for an answer that was not awaited
+	if err != nil && ctx.Err() != nil { // the age of the status cannot replace an answer that did not come in time
 		return request.Verdict{}, err
 	}
 	v = request.At(o, v, w.commit)

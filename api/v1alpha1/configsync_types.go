@@ -88,8 +88,8 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:default=owned
 	// +kubebuilder:validation:XValidation:rule="self != 'mirror'",message="use owned or none: a ConfigSync deletes only what it applied"
 	Prune Prune `json:"prune,omitempty"`
-	// What happens to the objects when the ConfigSync is deleted. Orphan keeps them. Delete makes stoker config run delete those that it may
-	// prune, even if prune is none or paused is true, and keeps the ConfigSync until then.
+	// What happens to the objects when the ConfigSync is deleted. Orphan keeps them. Delete makes stoker config run delete those that it
+	// may prune, also with `prune: none` or while paused, and keeps the ConfigSync until then.
 	// +optional
 	// +kubebuilder:default=Orphan
 	DeletionPolicy ConfigDeletionPolicy `json:"deletionPolicy,omitempty"`

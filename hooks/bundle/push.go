@@ -86,7 +86,7 @@ func Client() (*auth.Client, error) {
 	}, nil
 }
 
-// logins returns the login of docker for a registry or, if there is none, that of podman.
+// logins returns the login that docker has for a registry. If docker has no login there, it returns podman's.
 func logins() (auth.CredentialFunc, error) {
 	docker, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {

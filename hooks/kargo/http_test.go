@@ -149,7 +149,8 @@ func verdict(config map[string]any, name string, env map[string]any) (*bool, err
 	return &b, nil
 }
 
-// reason evaluates errorExpression. It returns "" if there is none or its evaluation fails, and an error only if it does not compile.
+// reason evaluates errorExpression. It returns "" if the step has no errorExpression or the evaluation fails, and an error only if the expression
+// does not compile.
 func reason(config map[string]any, env map[string]any) (string, error) {
 	code, _ := config["errorExpression"].(string)
 	if code == "" {

@@ -293,7 +293,7 @@ func byPath(a, b fs.DirEntry) int {
 	return strings.Compare(x, y)
 }
 
-// FirstFile returns the path of the first file that Walk finds below the directory with a name in a folder, or "" if there is none.
+// FirstFile returns the path of the first file that Walk finds in the directory name of a folder, or "" if that directory has no files.
 func FirstFile(in *Folder, name string) (first string, err error) {
 	folder, err := in.Open(name)
 	if err != nil {
