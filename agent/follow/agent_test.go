@@ -304,9 +304,10 @@ func TestAgentLifecycle(t *testing.T) {
 	b := p.run(nowhere)
 	assert.Contains(t, b.opens(), "holds "+first[:7])
 	assert.Empty(t, w.git.Requests())
-	_, body = b.get("/state")
-	assert.Contains(t, body, first)
-	assert.Contains(t, body, v1alpha1.ReasonWaitingForLead)
+	eventually(t, "the first iteration has ended", func() bool {
+		_, body := b.get("/state")
+		return strings.Contains(body, first) && strings.Contains(body, string(v1alpha1.ReasonWaitingForLead))
+	})
 	assert.Less(t, b.stop(), grace)
 	for line := range strings.Lines(b.Log.String()) {
 		assert.True(t, json.Valid([]byte(line)), "client-go logs through the agent's log: %s", line)
