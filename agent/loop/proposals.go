@@ -31,12 +31,12 @@ func (l *Loop) watch() {
 // the files have been compared, it only shows the recorded state.
 func (l *Loop) propose(ctx context.Context) {
 	l.followDir() // a sync that was stopped may have closed it
+	defer func() { measureProposal(l.Metrics, l.proposal) }()
 	s, o := l.proposalSettings(), l.decision.Order
 	l.proposalDue = time.Time{}
 	switch {
 	case s == nil:
 		l.proposal = nil
-		measureProposal(l.Metrics, l.proposal)
 		return
 	case !l.dirOpen || l.decision.DoNotTouch:
 		return
@@ -50,7 +50,6 @@ func (l *Loop) propose(ctx context.Context) {
 		Base:    func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) },
 		Standby: l.attempt.report != nil && l.attempt.report.Phase == v1alpha1.GatewayStandby,
 	})
-	measureProposal(l.Metrics, l.proposal)
 }
 
 func measureProposal(m *metrics.Agent, p *v1alpha1.Proposal) {
