@@ -186,7 +186,10 @@ func takenBy(o v1alpha1.Requestable, d desiredref.Desired) string {
 	}
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
-		if t := o.Status.Target; commit == "" && t != nil && t.Ref == d.Ref {
+		if t := o.Status.Target; commit == "" {
+			if t == nil || t.Ref != d.Ref {
+				return "" // it was not resolved
+			}
 			commit = t.Commit
 		}
 		return runBy(&o.Status, d.Ref, commit)

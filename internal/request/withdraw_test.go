@@ -135,6 +135,9 @@ func TestWithdraw(t *testing.T) {
 		"rows left out": {func(gs *v1alpha1.GatewaySync) {
 			gs.Status.DiscoveredGateways, gs.Status.Outcome.Synced, gs.Status.Outcome.Total = start().Status.DiscoveredGateways, 1, 3
 		}, "1 of 3 gateways run bbbbbbb already: "},
+		"not resolved, and the ref ran before": {func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Outcome.Commit, gs.Status.Outcome.Synced, gs.Status.Target = "", 0, &v1alpha1.TargetStatus{Ref: "main", Commit: commitA}
+		}, ""},
 		"another target": {func(gs *v1alpha1.GatewaySync) {
 			gs.Annotations[v1alpha1.AnnotationPaused], gs.Status.Target = "true", &v1alpha1.TargetStatus{Ref: "main", Commit: commitB}
 			for i := range gs.Status.DiscoveredGateways {
