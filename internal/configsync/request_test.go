@@ -177,7 +177,7 @@ func TestRollbackOnFailure(t *testing.T) {
 	assert.Equal(t, "4", w.data("a")["a"])
 }
 
-// A rollback goes to a commit that was good with the present spec, not to one of another repository or path.
+// A rollback goes to a commit that was good from the present path.
 func TestRollbackAfterChangedSource(t *testing.T) {
 	t.Parallel()
 	for name, patch := range map[string]string{

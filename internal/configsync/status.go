@@ -37,15 +37,15 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	return r.record.writeIntent(ctx)
 }
 
-// setSource writes the generation, the request and the commit of the run into the status. With rollbackOnFailure, another path forgets the last
-// good commit: no run applied that commit from there, and no user checks it before the rollback.
+// setSource writes the generation, the request and the commit of the run into the status. Another path forgets the last good commit, because no
+// run applied that commit from there.
 func (r *Run) setSource(st *v1alpha1.ConfigSyncStatus) {
 	cs := r.record.cs
 	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
 	if r.Commit() == "" {
 		return
 	}
-	if st.SourcePath != r.rendered.Path && cs.Spec.RollbackOnFailure == v1alpha1.ConfigRollbackLastGood {
+	if st.SourcePath != r.rendered.Path {
 		st.LastGood = nil
 	}
 	st.SourceRef, st.SourceRevision, st.SourceRevisionShort, st.SourcePath = r.rendered.Ref, r.rendered.Commit, r.rendered.Commit[:7], r.rendered.Path
