@@ -103,7 +103,7 @@ func logins() (auth.CredentialFunc, error) {
 		}
 		podman, err := credentials.NewStore(name, credentials.StoreOptions{})
 		switch {
-		case errors.Is(err, fs.ErrPermission): // after su, the environment may have the directory of another user
+		case errors.Is(err, fs.ErrPermission) && os.Getenv("REGISTRY_AUTH_FILE") == "": // after su, the environment may have the directory of another user
 			return login, nil
 		case err != nil:
 			return login, fmt.Errorf("logins of podman: %w", err)

@@ -221,8 +221,11 @@ func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string
 	review, err := c.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Verb: "create", Resource: "pods"}},
 	}, metav1.CreateOptions{})
-	if err != nil {
+	if kube.Transient(err) {
 		return unanswered(err)
+	}
+	if err != nil {
+		return topicWebhook.finding(Unknown, "whether you may create pods is not known: "+err.Error()), nil
 	}
 	if !review.Status.Allowed {
 		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run"), nil
