@@ -91,7 +91,8 @@ func (f *Files) PutBack() {
 
 // alone puts back a file that a crash left aside, and then calls do, which changes a single file. Meanwhile it locks .stoker, because other
 // processes that change single files use the same names there. If another process has the lock, alone fails at once, because a program of the
-// gateway could keep it waiting. On a volume without locks, alone does not lock.
+// gateway could keep it waiting. Without a lock for any other reason, such as a volume that has no
+// locks, alone goes on.
 func (f *Files) alone(do func() error) error {
 	dir, err := f.own.Handle()
 	if err != nil {
