@@ -58,7 +58,7 @@ type ConfigSyncStatus struct {
 	// Record of the last request.
 	// +optional
 	Request *RequestStatus `json:"request,omitempty"`
-	// The last commit that was applied with all objects healthy.
+	// The last commit that was applied from sourcePath with all objects healthy.
 	// +optional
 	LastGood *CommitRecord `json:"lastGood,omitempty"`
 	// What a rollback would request now. Absent if there is no last good commit, or if git was not polled yet.
