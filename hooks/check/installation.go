@@ -225,7 +225,7 @@ func (c Checker) DryRun(ctx context.Context, gatewaySync string, like map[string
 		return unanswered(err)
 	}
 	if err != nil {
-		return topicWebhook.finding(Unknown, "whether you may create pods is not known: "+err.Error()), nil
+		return topicWebhook.finding(Unknown, fmt.Sprintf("whether you may create pods is not known: %v", err)), nil
 	}
 	if !review.Status.Allowed {
 		return topicWebhook.finding(Unknown, "whether the API server reaches the injector needs the right to create pods in namespace "+c.Namespace+", for a dry run"), nil
