@@ -51,7 +51,7 @@ func (s *applicationFlags) job(p target) application.Job {
 }
 
 // findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of
-// the object.
+// the GatewaySync or ConfigSync that q describes.
 func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.Inputs) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {

@@ -34,8 +34,7 @@ const head = `# The command line
 - Repeating a command has no further effect. A sender (` + "`--by`" + `) can identify its request with ` + "`--id`" + `, so that a retried Job or promotion
   counts once. Stoker remembers the last eight ids of each sender. Promotions of Kargo are ordered by their names; an older one ends with 4.
 - Requests and approvals are annotations, which Argo CD does not revert.
-- The ClusterRole ` + "`stoker-setter`" + ` grants the rights to request and to wait. The help of a command names any further rights. No
-  command writes a spec.
+- The ClusterRole ` + "`stoker-setter`" + ` grants the rights to request and to wait. The help of a command names any further rights.
 
 | exit code | |
 |---|---|

@@ -76,11 +76,11 @@ type Key struct {
 
 // state survives a restart of the agent.
 type state struct {
-	// Since is when the gateway's files were changed while the gateway may have been running; zero if it has started since.
+	// Since is when Install changed the gateway's files while the gateway may have been running; zero if Install ran before a later start.
 	Since time.Time `json:"since,omitzero"`
 	// Asked is when the agent asked for a restart of the gateway; zero if it did not.
 	Asked time.Time `json:"asked,omitzero"`
-	// Forgotten means that the spec asked for no key when an agent last read it.
+	// Forgotten means that Forget has removed the key since the last Install.
 	Forgotten bool `json:"forgotten,omitzero"`
 }
 
@@ -153,8 +153,8 @@ func (k *Key) Due() bool {
 	return k.due
 }
 
-// Install writes the key and its permissions into the gateway's data directory, and returns whether a file changed. started reports that the
-// gateway may have read the files already, so that it accepts the key only after its next start. Rejected returns what Install could not do.
+// Install writes the hash of the key and its permissions into the gateway's data directory, and returns whether a file changed. started
+// reports that the gateway may have read the files already, so that it accepts the key only after its next start. Rejected returns what Install could not do.
 func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -55,7 +55,7 @@ func (s *Staged) Snapshot(o Snapshots) error {
 // SnapshotID returns the id of the snapshot that Apply takes; "" if it takes none.
 func (s *Staged) SnapshotID() string { return s.run.Snapshot }
 
-// Moves reports whether the staged changes move files of the gateway.
+// Moves reports whether Apply will change the data directory.
 func (s *Staged) Moves() bool { return len(s.run.Steps) > 0 }
 
 // BackupID returns the id for a backup before this sync: that of its snapshot, if it takes one.
@@ -123,7 +123,7 @@ func (d *Dir) SaveBackup(id string, limit int64, write func(io.Writer) error) er
 	return d.exclusive(func() error { return d.snapshots.Backups.Save(id, limit, write) })
 }
 
-// DropBackup removes a backup, if it exists: the sync that it was made for has not moved a file.
+// DropBackup removes a backup, if it exists. Callers use it if the sync that the backup was made for was not applied.
 func (d *Dir) DropBackup(id string) error {
 	return d.exclusive(func() error { return d.snapshots.Backups.Drop(id) })
 }

@@ -169,7 +169,7 @@ func TestRevisionAfterTargetDeletion(t *testing.T) {
 	s.untilReady("True/Synced")
 }
 
-func TestPodsWithoutAgentOrEnding(t *testing.T) {
+func TestPodsWithoutAgent(t *testing.T) {
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")
 	s.gateway("bare", func(p *corev1.Pod) { p.Labels, p.Spec.InitContainers = nil, nil })
@@ -316,7 +316,7 @@ func TestRequestWithShortCommit(t *testing.T) {
 	assert.Equal(t, s.first, s.target().Commit)
 }
 
-// The ref already runs, but at another commit than the requested one. Starting agents must get the requested commit.
+// The ref already runs, but at another commit than the requested one. The target keeps that commit, and has the problem RefMoved.
 func TestRequestedCommitOfRunningRef(t *testing.T) {
 	s := newSite(t, 1, slow)
 	s.candidate("gw-0")

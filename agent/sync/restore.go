@@ -98,8 +98,9 @@ func (j *restorer) run(ctx context.Context) (bool, error) {
 	return j.restore(ctx, n)
 }
 
-// reachedTarget reports whether the restore brought the target back. If the manifest is not complete, this sync then compares all files. If
-// the gateway ran the target before, too, the restore undid a repair, and blocks the next one.
+// reachedTarget reports whether the restore brought the target back from another commit. Then the target is not blocked, and if the manifest
+// is not complete, this sync compares all files. If the disk had the target's commit before, too, the restore undid a repair. Then the
+// target stays blocked, so that the repair is not repeated.
 func (j *restorer) reachedTarget() bool {
 	h := j.in.dir.Manifest().Header()
 	return j.in.from != j.in.task.Commit && describes(h, &j.in.task, j.in.rules)

@@ -74,8 +74,8 @@ type Task struct {
 	Facts plan.Facts
 	// File is the path of the GatewaySync of a standalone agent. It is empty in a cluster.
 	File string
-	// Admit is called before fetching a commit, unless a sync has written the commit last and no file depends on a new ref. It
-	// returns the Name to use, or why the commit must not be fetched. nil admits every commit.
+	// Admit is called before fetching a commit, unless a sync wrote this commit last, and the ref is the same or no file depends on it.
+	// It returns the Name to use, or why the commit must not be fetched. nil admits every commit.
 	Admit func(ctx context.Context) (name string, err error)
 	// Stop is called before files of the gateway change. An error ends the sync without a change. nil stops nothing.
 	Stop func(ctx context.Context) error

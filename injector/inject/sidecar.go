@@ -177,7 +177,7 @@ func (s *sidecar) ops() []Op {
 // escape escapes a key for a JSON pointer (RFC 6901).
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
-// dataMounts returns the mounts of the data directory as in the gateway's container.
+// dataMounts returns what the gateway mounts as its data directory and in it, for dataPath in the agent.
 func (s *sidecar) dataMounts() []corev1.VolumeMount {
 	m := s.data.mount
 	mounts := []corev1.VolumeMount{{Name: m.Name, MountPath: dataPath, SubPath: m.SubPath, SubPathExpr: m.SubPathExpr}}

@@ -101,7 +101,7 @@ func writeBundle(to string, files map[string]string, at time.Time) (err error) {
 	for name := range files {
 		names = append(names, name)
 	}
-	// The layout comes first, because some programs read the archive in one pass.
+	// The files of the release come last, because some programs read the archive in one pass and need the image layout first.
 	slices.SortFunc(names, func(a, b string) int {
 		if la, lb := strings.HasPrefix(a, "files/"), strings.HasPrefix(b, "files/"); la != lb {
 			if lb {

@@ -7,15 +7,13 @@ import (
 	"strings"
 )
 
-// gitLabBody has the fields of GitLab events that the parser reads.
+// gitLabBody has what the parser reads of a push or a release.
 type gitLabBody struct {
-	ObjectKind string        `json:"object_kind"`
-	EventName  string        `json:"event_name"` // instead of object_kind in system hooks
-	Ref        string        `json:"ref"`
-	After      string        `json:"after"`
-	Tag        string        `json:"tag"`
-	Action     string        `json:"action"`
-	Project    gitLabProject `json:"project"`
+	Ref     string        `json:"ref"`
+	After   string        `json:"after"`
+	Tag     string        `json:"tag"`
+	Action  string        `json:"action"`
+	Project gitLabProject `json:"project"`
 }
 
 type gitLabProject struct {
@@ -33,7 +31,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 	}
 	var kind struct {
 		ObjectKind string `json:"object_kind"`
-		EventName  string `json:"event_name"`
+		EventName  string `json:"event_name"` // instead of object_kind in system hooks
 	}
 	if err := decode(h, body, &kind); err != nil {
 		return Request{}, err

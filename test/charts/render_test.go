@@ -142,7 +142,7 @@ func rendered(t testing.TB, v values) objects {
 // notesOf is the key of the release notes among the objects.
 const notesOf = "NOTES"
 
-// all returns the rendered objects, the pods of helm test and the notes.
+// all returns the rendered objects, those of helm test, and the notes.
 func all(t testing.TB, v values) objects {
 	t.Helper()
 	found, r := rendered(t, v), once(t, v)
@@ -267,7 +267,7 @@ func TestNotesNameNextSteps(t *testing.T) {
 	assert.Contains(t, notes(set("rbac.autoBindAgent.enabled", false)), "kubectl create rolebinding stoker-agent -n NAMESPACE --clusterrole=stoker-agent")
 }
 
-func TestUnknownAlertHasNoSeverity(t *testing.T) {
+func TestSeverityOfUnknownAlertIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := install(t, with(set("metrics.rules.enabled", true), set("metrics.rules.severities", values{"StokerMadeUp": "page"})))
 	require.ErrorContains(t, err, "there is no alert StokerMadeUp")
