@@ -26,8 +26,8 @@ func (f *Follower) watchKey() {
 	}
 }
 
-// updateKey installs the agent's API key if that is due: before the gateway starts, or when the gateway has rejected the key. A pod without a key
-// of the agent removes the key of an earlier pod, so that a stolen copy is worth nothing.
+// updateKey installs the agent's API key if that is due: before the gateway starts, or when the gateway has rejected the key. If the pod has no
+// place for a key, or the spec asks for none, updateKey removes it from the gateway, so that a stolen copy is worth nothing.
 func (f *Follower) updateKey() {
 	unwanted := f.Key == nil || f.spec.gs == nil && f.Key.Forgotten() || f.spec.gs != nil && !f.spec.gs.Spec.Gateway.ManagedKey()
 	if !unwanted {
@@ -65,9 +65,14 @@ func (f *Follower) restartGateway(end context.CancelCauseFunc) {
 	if err == nil && asked == nil {
 		err = d.SetNote(keyNote, []byte(f.start()))
 	}
-	first := err == nil && asked == nil
-	if err = errors.Join(err, f.Key.RecordRestart(first)); err != nil {
+	if err != nil {
+		f.restart.Store(true) // the next iteration tries again
 		f.Log.Warn("restart of the gateway not requested", "error", err)
+		return
+	}
+	first := asked == nil
+	if err := f.Key.RecordRestart(first); err != nil {
+		f.Log.Warn("restart of the gateway not recorded", "error", err)
 	}
 	if first {
 		f.Log.Info("the gateway has to start once more")

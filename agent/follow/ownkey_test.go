@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/agent/apikey"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -214,4 +216,20 @@ func TestFixedCredentialWithoutLead(t *testing.T) {
 	p.await("the agent reports AuthFailed", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
 	p.mountSecret("git", "token", "S3CR3T-git")
 	p.awaitSynced(first, "one")
+}
+
+// A volume that cannot be opened delays the restart of the gateway. It does not refuse the restart for good.
+func TestOwnKeyRestartIsRetried(t *testing.T) {
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	data := filepath.Join(t.TempDir(), "data")
+	f := &Follower{Config: Config{Key: apikey.New(t.TempDir(), time.Now), Engine: sync.New(sync.Config{DataDir: data, Log: log}), Log: log}}
+	t.Cleanup(func() { assert.NoError(t, f.Engine.Close()) })
+	var ended error
+	f.restart.Store(true)
+	f.restartGateway(func(err error) { ended = err })
+	require.NoError(t, ended)
+	require.NoError(t, os.Mkdir(data, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(data, "ignition.conf"), nil, 0o644))
+	f.restartGateway(func(err error) { ended = err })
+	assert.ErrorIs(t, ended, ErrRestartGateway)
 }

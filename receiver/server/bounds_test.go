@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -321,4 +322,13 @@ func TestConfigSyncWebhooks(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, request.Succeeded, look().Phase)
 	assert.Equal(t, other, look().Commit)
+}
+
+// The sender of a request that waited too long behind others delivers it again.
+func TestLateRequestIsBusy(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	assert.Equal(t, Busy, new(Server).writeFailure(w, queue.Key{}, queue.ErrLate))
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+	assert.Equal(t, "5", w.Header().Get("Retry-After"))
 }

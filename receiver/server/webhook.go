@@ -76,7 +76,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source string,
 	case skipped != "":
 		return source, writeResult(w, http.StatusAccepted, Ignored, skipped)
 	}
-	req.UID = c.object.GetUID() // the sender knows the secret of this object only
+	req.UID = c.object.GetUID() // the sender may not ask anything of an object that replaces this one
 	return source, s.queueRequest(ctx, w, key, req)
 }
 
@@ -156,7 +156,7 @@ func (s *Server) queueRequest(ctx context.Context, w http.ResponseWriter, key qu
 	return result
 }
 
-// writeFailure writes the answer to a request that was not carried out, and returns its result.
+// writeFailure writes the answer to a request whose outcome is an error or not known, and returns its result.
 func (s *Server) writeFailure(w http.ResponseWriter, key queue.Key, err error) Result {
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
@@ -167,7 +167,7 @@ func (s *Server) writeFailure(w http.ResponseWriter, key queue.Key, err error) R
 	case errors.Is(err, queue.ErrCrowded):
 		w.Header().Set("Retry-After", "5")
 		return writeResult(w, http.StatusTooManyRequests, Busy, err.Error())
-	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrClosed), errors.Is(err, errPanic):
+	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrLate), errors.Is(err, queue.ErrClosed), errors.Is(err, errPanic):
 		return writeBusy(w, err.Error())
 	}
 	s.Log.Error("request not carried out; asking for redelivery", "namespace", key.Namespace, logKey(key.Kind), key.Name, "error", err)
