@@ -57,7 +57,7 @@ const maxEntries = 1000
 
 // NodeRole parses the node's role from redundancy.xml: Java properties in XML with the entry redundancy.noderole [IA].
 // It is the role that the gateway starts with; only Redundancy returns the current one. A file without the entry
-// belongs to an independent gateway; invalid XML is an error.
+// belongs to an independent gateway. Invalid XML before the entry is an error.
 func NodeRole(raw []byte) (string, error) {
 	if len(raw) > MaxRedundancyFile {
 		return "", fmt.Errorf("%s has %d bytes: not a redundancy file", RedundancyFile, len(raw))

@@ -132,7 +132,7 @@ func (r *rollout) keepSince() {
 	}
 }
 
-// dryRunsDone reports whether every gateway has made its dry run, if they make one. Only an error that the commit causes aborts the rollout.
+// dryRunsDone reports whether every gateway has made its dry run, if they make one. Errors that do not abort the rollout: see faulty.
 func (r *rollout) dryRunsDone() bool {
 	if r.target.Open > 0 || !r.gs.DryRunBefore() {
 		return true
@@ -273,8 +273,8 @@ func (r *rollout) stageProven(open int) bool {
 	})
 }
 
-// faulty reports whether a gateway fails because of the commit. For an error that may pass the agent gets some time. ran means that it
-// ran the commit: then each error counts, except those of git.
+// faulty reports whether a gateway's error aborts the rollout: it rolled back, or the commit is the cause. An error that may pass, and a scan that
+// fails, must last some time. ran means that the gateway ran the commit: then each error counts, except those of git.
 func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	if g.Phase != v1alpha1.GatewayError {
 		return false

@@ -144,7 +144,7 @@ const (
 	// ConditionAvailable is true if all objects are applied and healthy. It is absent if spec.apply.wait is false.
 	ConditionAvailable = "Available"
 	// ConditionDegraded is true if a run failed after it had begun to change objects, or because objects are unhealthy or could not be
-	// pruned, until a run applies all objects. It is false while a run only waits for healthy objects (Progressing), and unknown while a run
-	// changes objects.
+	// pruned, until a run applies all objects. It is false while a run only waits for healthy objects (Progressing), and, unless it is
+	// true, unknown while a run changes objects.
 	ConditionDegraded = "Degraded"
 )

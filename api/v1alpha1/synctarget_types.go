@@ -118,7 +118,8 @@ type TargetRollout struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Steps int32 `json:"steps,omitempty"`
-	// Number of open steps, whose gateways may sync. Gateways of later steps do not change. If it is 0, every gateway makes a dry run.
+	// Number of open steps, whose gateways may sync. Gateways of later steps do not change. If it is 0, and spec.validation.dryRunBefore
+	// is true, gateways make a dry run.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000

@@ -30,7 +30,7 @@ func (b *Bundle) Images() ([]*Image, error) {
 	var images []*Image
 	within := map[digest.Digest]*Image{} // manifests, to find the image that a referrer belongs to
 	for _, root := range b.Index.Manifests {
-		// The chart has no ref name: a runtime that imports the bundle would unpack it like an image, and fail.
+		// The chart has no ref name: with one, a runtime that imports the bundle would unpack the chart like an image, and fail.
 		name, tag := root.Annotations[ocispec.AnnotationTitle], root.Annotations[ocispec.AnnotationVersion]
 		if ref := root.Annotations[ocispec.AnnotationRefName]; ref != "" {
 			var ok bool

@@ -14,7 +14,7 @@ import (
 // unknown is the state of what cannot be read.
 const unknown = "Unknown"
 
-// siteState is a site in JSON and YAML. If it has an error, the lists are null, because nothing is known.
+// siteState is a site in JSON and YAML. If it has an error, Fleets is null, because the gateways are not known.
 type siteState struct {
 	Context     string        `json:"context,omitempty"`
 	Error       string        `json:"error,omitempty"`

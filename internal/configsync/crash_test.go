@@ -158,7 +158,7 @@ func TestPruneOfUnreadableObject(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prune, kind, namespace string
-		program                bool // may read namespaces
+		program                bool // the run has StatusClients, which may read namespaces
 		reason                 v1alpha1.Reason
 		owned                  int
 	}{
@@ -205,10 +205,10 @@ func TestPruneOfChangedObject(t *testing.T) {
 		patch string
 		gone  bool
 	}{
-		"status of a controller": {`{"data":{"more":"x"}}`, true},
-		"mark removed":           {`{"metadata":{"annotations":{"stoker.io/configsync":null}}}`, true},
-		"prune disabled":         {`{"metadata":{"annotations":{"stoker.io/prune":"disabled"}}}`, true},
-		"nothing of a run left":  {`{"data":null,"metadata":{"annotations":null}}`, false},
+		"field of another writer":           {`{"data":{"more":"x"}}`, true},
+		"mark removed":                      {`{"metadata":{"annotations":{"stoker.io/configsync":null}}}`, true},
+		"prune disabled on the object only": {`{"metadata":{"annotations":{"stoker.io/prune":"disabled"}}}`, true},
+		"nothing of a run left":             {`{"data":null,"metadata":{"annotations":null}}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

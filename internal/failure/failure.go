@@ -45,7 +45,7 @@ func Quote(s string) string {
 	return strconv.Quote(strings.TrimSpace(s))
 }
 
-// Cut truncates a text to n bytes, with an ellipsis at the end if it has room. It does not split a character.
+// Cut truncates a text to n bytes, the last of them an ellipsis; to "" if n has no room for it. It does not split a character.
 func Cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	switch {

@@ -24,7 +24,8 @@ type benchCase struct {
 	do func(ctx context.Context, b *bench, who contestant) (sample, error)
 }
 
-// cases are in the order of the measurement: a case starts at the commit at which the one before ended.
+// cases are in the order of the measurement. A case with a series starts at the parent of the commit that it syncs to; another case starts at
+// the commit at which the one before ended.
 var cases = []benchCase{
 	{name: "first", title: "first sync", fresh: true},
 	{name: "nothing", title: "nothing to do"},

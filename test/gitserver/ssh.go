@@ -126,7 +126,7 @@ func (s *SSHServer) Users() []string {
 	return slices.Clone(s.loginUsers)
 }
 
-// Close cuts all connections and waits for all goroutines. It may be called twice.
+// Close cuts all connections and waits until they are not served any more. It may be called twice.
 func (s *SSHServer) Close() error {
 	s.mu.Lock()
 	again := s.closed

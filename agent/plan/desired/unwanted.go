@@ -62,8 +62,9 @@ func (c *cursor[T]) has(path string) (bool, error) {
 	return c.more && c.err == nil && c.path == path, c.err
 }
 
-// Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files. A volume may
-// ignore case or Unicode normalization, so that one file answers to two names; a file that git has under its other name is not unwanted.
+// Unwanted yields the regular files in mapped directories that are neither desired nor owned, and that the rules do not leave alone. Prune
+// mirror deletes these files. A volume may ignore case or Unicode normalization, so that one file answers to two names. A file that git has
+// under its other name is not unwanted.
 func (t *Tree) Unwanted(manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		for _, dir := range t.MappedDirs() {

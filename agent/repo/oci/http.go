@@ -38,7 +38,7 @@ type exchanger struct {
 	sent          []string // secrets in all forms that were sent, for redaction
 }
 
-// request is a request to the repository.
+// request is a request to the repository or the token server.
 type request struct {
 	method, path, accept string
 	query                map[string]string

@@ -21,8 +21,8 @@ type watchdog struct {
 	waiting  atomic.Int32 // waits for the network under way
 }
 
-// watch starts a watchdog. It cancels the returned context after total, or if fewer than least bytes arrive in a window. The
-// caller must call the returned function, which stops the watchdog and waits for its end.
+// watch starts a watchdog. It cancels the returned context after total, or if fewer than least bytes arrive in a window while
+// the client waits for the network. The caller must call the returned function, which stops the watchdog and waits for its end.
 func watch(ctx context.Context, total time.Duration, least int64, window time.Duration) (context.Context, *watchdog, func()) {
 	ctx, expire := context.WithTimeoutCause(ctx, total, errDeadline)
 	ctx, cancel := context.WithCancelCause(ctx)

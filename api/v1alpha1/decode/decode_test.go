@@ -71,8 +71,8 @@ func TestDecodeErrors(t *testing.T) {
 	}
 }
 
-// C2: objects are decoded one by one, so a bad object affects only itself.
-func TestBadObjectInList(t *testing.T) {
+// C2: a field of the wrong type is an error that names it. Validation finds a wrong value in a text, not decoding.
+func TestUnstructuredWithWrongValue(t *testing.T) {
 	bad := map[string]any{"metadata": map[string]any{"name": "bad"}, "spec": map[string]any{"sync": map[string]any{"defaults": map[string]any{"syncPeriod": int64(1) << 40}}}}
 	_, err := decode.Unstructured(bad)
 	require.ErrorContains(t, err, "spec.sync.defaults.syncPeriod must be a whole number")
