@@ -1,6 +1,7 @@
 package configsync_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -169,11 +170,31 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 			_, err := w.engine(config).Apply(w.t.Context(), w.get(), configsync.Options{})
 			require.Error(w.t, err)
 		}},
+		"another overlay before a failed recreation": {"source: {git: {path: north}}", func(w *world) {
+			w.patch(`{"spec":{"source":{"git":{"overlays":["south"]}}}}`)
+			w.edit("b", `{"metadata":{"finalizers":["example.com/stays"]}}`)
+			ctx, cancel := context.WithCancelCause(w.t.Context())
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return refuses{rt, func(req *http.Request) bool {
+					m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(w.t.Context(), "b", metav1.GetOptions{})
+					if err == nil && m.DeletionTimestamp != nil {
+						cancel(failure.New(v1alpha1.ReasonUnhealthy, "the finalizer keeps it")) // as after deletionTimeout
+					}
+					return false
+				}}
+			})
+			_, err := w.engine(config).Apply(ctx, w.get(), configsync.Options{})
+			assert.True(w.t, failure.Is(err, v1alpha1.ReasonUnhealthy), "%v", err)
+			w.edit("b", `{"metadata":{"finalizers":null}}`)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: %s}}"
+			const fixed = "{apiVersion: v1, kind: ConfigMap, metadata: {name: b, annotations: {stoker.io/recreate: enabled}}, immutable: true, data: {k: %s}}"
 			w.commit("north/a.yaml", fmt.Sprintf(secret, "old"), "south/a.yaml", fmt.Sprintf(secret, "new"),
+				"north/b.yaml", fmt.Sprintf(fixed, "old"), "south/b.yaml", fmt.Sprintf(fixed, "new"),
 				"north.txt", "old", "south.txt", "new", "other/o.yaml", configMap("o", "1"))
 			w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: vars}, data: {site: north}}")
 			w.create(c.spec)
@@ -193,14 +214,45 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 // With driftPolicy report, a Secret that a user changed stays so after a run that did not succeed, until git has another commit.
 func TestSecretDriftOutlastsFailures(t *testing.T) {
 	t.Parallel()
-	for _, field := range []string{"stringData: {k: %s}", "data: {k: %s}"} {
-		t.Run(field, func(t *testing.T) {
+	refuses := func(w *world, reason v1alpha1.Reason, refused func(*http.Request) bool) {
+		w.t.Helper()
+		config := w.RESTConfig()
+		config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refuses{rt, refused} })
+		_, err := w.engine(config).Apply(w.t.Context(), w.get(), configsync.Options{})
+		assert.True(w.t, failure.Is(err, reason), "%v", err)
+	}
+	failsToPrune := func(w *world) {
+		refuses(w, v1alpha1.ReasonPruneFailed, func(req *http.Request) bool { return req.Method == http.MethodDelete })
+	}
+	refusesB := func(w *world) {
+		w.edit("b", `{"data":{"a":"edited"}}`)
+		refuses(w, v1alpha1.ReasonImmutableField, func(req *http.Request) bool {
+			return req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/configmaps/b")
+		})
+	}
+	succeeds := func(w *world) { w.must() }
+	pause := func(w *world) {
+		w.annotate(v1alpha1.AnnotationPaused, "true")
+		w.fails(v1alpha1.ReasonPaused)
+		w.annotate(v1alpha1.AnnotationPaused, "false")
+	}
+	for name, c := range map[string]struct {
+		field       string
+		apply, fail func(*world) // before and after the user changes the Secret
+	}{
+		"pause, text":                      {"stringData: {k: %s}", succeeds, pause},
+		"pause, base64":                    {"data: {k: %s}", succeeds, pause},
+		"refusal of another object":        {"stringData: {k: %s}", succeeds, refusesB},
+		"PruneFailed with the same commit": {"stringData: {k: %s}", failsToPrune, failsToPrune},
+		"refusal after PruneFailed":        {"stringData: {k: %s}", failsToPrune, refusesB},
+	} {
+		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			commit := func(value string) {
-				if strings.HasPrefix(field, "data") {
+				if strings.HasPrefix(c.field, "data") {
 					value = base64.StdEncoding.EncodeToString([]byte(value))
 				}
-				w.commit("k8s/a.yaml", "{apiVersion: v1, kind: Secret, metadata: {name: s}, "+fmt.Sprintf(field, value)+"}")
+				w.commit("k8s/a.yaml", configMap("b", value)+"{apiVersion: v1, kind: Secret, metadata: {name: s}, "+fmt.Sprintf(c.field, value)+"}")
 			}
 			has := func(want string) {
 				t.Helper()
@@ -208,22 +260,23 @@ func TestSecretDriftOutlastsFailures(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, want, string(s.Data["k"]))
 			}
+			w.commit("k8s/c.yaml", configMap("c", "1"))
 			commit("old")
-			w.create("{apply: {driftPolicy: report}}")
+			w.create("{prune: none, apply: {driftPolicy: report}}")
 			w.must()
+			w.commit("k8s/c.yaml", "")
+			w.must()
+			w.patch(`{"spec":{"prune":"owned"}}`)
+			c.apply(w)
 			_, err := w.core.CoreV1().Secrets(w.namespace).Patch(t.Context(), "s", types.MergePatchType, []byte(`{"data":{"k":"ZWRpdGVk"}}`), metav1.PatchOptions{})
 			require.NoError(t, err)
-			w.annotate(v1alpha1.AnnotationPaused, "true")
-			w.fails(v1alpha1.ReasonPaused)
-			w.annotate(v1alpha1.AnnotationPaused, "false")
+			c.fail(w)
 			w.must()
 			has("edited")
 			commit("new")
 			w.must()
 			has("new")
-			w.annotate(v1alpha1.AnnotationPaused, "true")
-			w.fails(v1alpha1.ReasonPaused)
-			w.annotate(v1alpha1.AnnotationPaused, "false")
+			pause(w)
 			assert.Zero(t, w.must().Plan.Drifted())
 		})
 	}

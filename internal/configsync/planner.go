@@ -337,12 +337,9 @@ func (p *planner) keepsDrift(x *object, source *Rendered) bool {
 }
 
 // appliedAll reports whether the last run that changed or checked all objects applied them as the present spec says. The condition Degraded
-// keeps the generation of that run, and if it is true, its reason and the objects say whether the run failed only after the applies.
+// keeps the generation of that run, and if it is true, its reason says whether the run failed only after the applies, see setTargets.
 func (p *planner) appliedAll() bool {
 	d := meta.FindStatusCondition(p.cs.Status.Conditions, v1alpha1.ConditionDegraded)
-	late := func(t v1alpha1.ConfigTargetStatus) bool {
-		return t.State == v1alpha1.ConfigPending || t.State == v1alpha1.ConfigFailed
-	}
-	return d != nil && d.ObservedGeneration == p.cs.Generation && !slices.ContainsFunc(p.cs.Status.Targets, late) && (d.Status == metav1.ConditionFalse ||
+	return d != nil && d.ObservedGeneration == p.cs.Generation && (d.Status == metav1.ConditionFalse ||
 		slices.Contains([]v1alpha1.Reason{v1alpha1.ReasonUnhealthy, v1alpha1.ReasonProgressDeadlineExceeded, v1alpha1.ReasonPruneFailed}, v1alpha1.Reason(d.Reason)))
 }

@@ -180,9 +180,13 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	p := r.targets.progress(waits)
 	st.Targets, st.TargetsReady = p.rows, fmt.Sprintf("%d/%d", p.ready, total)
 	degraded := err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && (p.started || failure.Is(err, v1alpha1.ReasonUnhealthy) || failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded) || failure.Is(err, v1alpha1.ReasonPruneFailed))
+	reason := failure.Reason(err, v1alpha1.ReasonProgressing)
+	if reason == v1alpha1.ReasonUnhealthy && p.partial { // a recreation failed, see appliedAll
+		reason = v1alpha1.ReasonProgressing
+	}
 	switch {
 	case degraded:
-		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, failure.Reason(err, v1alpha1.ReasonProgressing), "only a part of the commit is applied and healthy")
+		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, reason, "only a part of the commit is applied and healthy")
 	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && r.wasDegraded != nil: // nothing changed since
 		meta.SetStatusCondition(&st.Conditions, *r.wasDegraded) // with its generation, see appliedAll
 	default:

@@ -116,8 +116,8 @@ type progress struct {
 	rows []v1alpha1.ConfigTargetStatus
 	// ready counts the objects that are applied or drifted, and healthy if health counts.
 	ready int
-	// started means that the run changed an object.
-	started bool
+	// started means that the run changed an object, and partial that an object is not applied.
+	started, partial bool
 }
 
 // progress returns how far the run is. waits means that the health of objects counts.
@@ -126,6 +126,7 @@ func (t *targets) progress(waits bool) (p progress) {
 		row := x.row(waits)
 		switch x.state {
 		case v1alpha1.ConfigPending, v1alpha1.ConfigHeld, v1alpha1.ConfigFailed:
+			p.partial = true
 		default:
 			p.started = p.started || x.state != v1alpha1.ConfigUnchanged && x.state != v1alpha1.ConfigDrifted
 			if row.Healthy == nil || *row.Healthy {
