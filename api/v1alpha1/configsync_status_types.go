@@ -26,7 +26,7 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	SourceRevisionShort string `json:"sourceRevisionShort,omitempty"`
-	// Path that was rendered.
+	// Path that was applied.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	SourcePath string `json:"sourcePath,omitempty"`

@@ -177,22 +177,53 @@ func TestRollbackOnFailure(t *testing.T) {
 	assert.Equal(t, "4", w.data("a")["a"])
 }
 
-// A rollback goes to a commit that was good from the present path.
+// A rollback goes to a commit that was good from the present path. Another path forgets it when a run applies something from there.
 func TestRollbackAfterChangedSource(t *testing.T) {
 	t.Parallel()
-	for name, patch := range map[string]string{
-		"another path":     `{"spec":{"source":{"git":{"path":"other"}}}}`,
-		"another deadline": `{"spec":{"progressDeadline":"2s"}}`,
+	const other = `{"spec":{"source":{"git":{"path":"other"}}}}`
+	for name, c := range map[string]struct {
+		change  func(*world)
+		forgets bool
+	}{
+		"another path":     {func(w *world) { w.patch(other) }, true},
+		"another deadline": {func(w *world) { w.patch(`{"spec":{"progressDeadline":"2s"}}`) }, false},
+		"missing ConfigMap": {func(w *world) {
+			w.patch(`{"spec":{"render":{"varsFrom":[{"configMapRef":{"name":"absent"}}]}}}`)
+			w.fails(v1alpha1.ReasonSourceMissing)
+			w.patch(`{"spec":{"render":{"varsFrom":null}}}`)
+		}, false},
+		"mistyped path": {func(w *world) {
+			w.patch(`{"spec":{"source":{"git":{"path":"absent"}}}}`)
+			w.fails(v1alpha1.ReasonSourceMissing)
+			w.patch(`{"spec":{"source":{"git":{"path":"k8s"}}}}`)
+		}, false},
+		"another path, refused while the ConfigSync is degraded": {func(w *world) {
+			w.patch(`{"spec":{"rollbackOnFailure":"None"}}`)
+			w.commit("k8s/a.yaml", configMap("a", "1")+broken)
+			w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
+			w.patch(`{"spec":{"rollbackOnFailure":"LastGood"}}`)
+			w.patch(other)
+			w.commit("other/b.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {a: [1]}}")
+			w.fails(v1alpha1.ReasonApplyRefused)
+			assert.Empty(w.t, w.get().Annotations)
+			w.commit("other/b.yaml", "")
+		}, true},
+		"another path without a change": {func(w *world) {
+			w.patch(other)
+			w.must()
+			assert.Equal(w.t, "other", w.get().Status.SourcePath)
+			w.patch(`{"spec":{"source":{"git":{"path":"k8s"}}}}`)
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.commit("k8s/a.yaml", configMap("a", "1"), "other/a.yaml", configMap("a", "1"))
 			w.create("{progressDeadline: 1s, rollbackOnFailure: LastGood}")
 			first := w.must().Commit()
-			w.patch(patch)
+			c.change(w)
 			w.commit("k8s/a.yaml", configMap("a", "2")+broken, "other/a.yaml", configMap("a", "2")+broken)
 			w.fails(v1alpha1.ReasonProgressDeadlineExceeded)
-			if name == "another deadline" {
+			if !c.forgets {
 				assert.Equal(t, first, w.get().Annotations[v1alpha1.AnnotationRequestedRef])
 				return
 			}

@@ -17,14 +17,14 @@ import (
 	"stoker.io/stoker/internal/sender"
 )
 
-// requestRollback requests the last good commit after a run that failed with err, if the spec says so and the commit caused the failure.
-// It returns err. The next run applies the last good commit.
+// requestRollback requests the last good commit after a run that failed with err, if the spec says so, the commit caused the failure, and the
+// last good commit was applied from the same path. It returns err. The next run applies the last good commit.
 //
 // Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the rollback blocks the failed commit until the ref
 // moves or a user requests that commit.
 func (r *Run) requestRollback(ctx context.Context, err error) error {
-	good := r.record.cs.Status.LastGood
-	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || r.record.overtaken || ctx.Err() != nil || !r.rollbackHelps(err) || good == nil || good.Commit == r.Commit() {
+	good, path := r.record.cs.Status.LastGood, r.record.cs.Status.SourcePath
+	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || r.record.overtaken || ctx.Err() != nil || !r.rollbackHelps(err) || good == nil || good.Commit == r.Commit() || path != r.rendered.Path {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)

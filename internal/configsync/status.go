@@ -28,6 +28,7 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	st := &r.record.cs.Status
 	st.Inventory, r.wroteIntent = inventory, true
 	r.setSource(st)
+	r.setPath(st)
 	r.record.setCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: "+r.Plan.Summary())
 	r.record.setCondition(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way")
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
@@ -37,19 +38,23 @@ func (r *Run) writeIntent(ctx context.Context) error {
 	return r.record.writeIntent(ctx)
 }
 
-// setSource writes the generation, the request and the commit of the run into the status. Another path forgets the last good commit, because no
-// run applied that commit from there.
+// setSource writes the generation, the request and the commit of the run into the status.
 func (r *Run) setSource(st *v1alpha1.ConfigSyncStatus) {
 	cs := r.record.cs
 	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
 	if r.Commit() == "" {
 		return
 	}
-	if st.SourcePath != r.rendered.Path {
-		st.LastGood = nil
-	}
-	st.SourceRef, st.SourceRevision, st.SourceRevisionShort, st.SourcePath = r.rendered.Ref, r.rendered.Commit, r.rendered.Commit[:7], r.rendered.Path
+	st.SourceRef, st.SourceRevision, st.SourceRevisionShort = r.rendered.Ref, r.rendered.Commit, r.rendered.Commit[:7]
 	r.record.setCondition(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, fmt.Sprintf("%s is at %s", r.rendered.Ref, r.rendered.Commit[:7]))
+}
+
+// setPath writes the path that the run applies into the status. Another path forgets the last good commit, because no run applied that commit
+// from there.
+func (r *Run) setPath(st *v1alpha1.ConfigSyncStatus) {
+	if st.SourcePath != r.rendered.Path {
+		st.SourcePath, st.LastGood = r.rendered.Path, nil
+	}
 }
 
 // setOutcome sets the status to the outcome of the run.
@@ -161,6 +166,7 @@ func (r *Run) setSucceeded(st *v1alpha1.ConfigSyncStatus) {
 	}
 	r.record.setCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, message)
 	st.Inventory = r.targets.inventory(true)
+	r.setPath(st)
 	record := v1alpha1.CommitRecord{Ref: r.Plan.Ref, Commit: r.Plan.Commit, Subject: r.rendered.Subject, At: now}
 	if len(st.History) == 0 || st.History[0].Commit != record.Commit {
 		st.History = slices.Insert(st.History, 0, record)
