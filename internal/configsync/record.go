@@ -59,6 +59,9 @@ func (e *Engine) newRecord(cs *v1alpha1.ConfigSync, clients kube.Clients) *recor
 var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled,
 	v1alpha1.ConditionAvailable, v1alpha1.ConditionDegraded}
 
+// isForeign reports whether a condition belongs to another writer.
+func isForeign(c metav1.Condition) bool { return !slices.Contains(conditions, c.Type) }
+
 // setCondition sets a condition. The status has room for 1024 characters of its message. Conditions of other writers stay if there is room for them.
 func (r *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	r.cs.Status.Conditions = status.FitConditions(r.cs.Status.Conditions, conditions)
@@ -101,7 +104,7 @@ func (r *record) overtake(now *v1alpha1.ConfigSyncStatus) {
 	byRun := func(st *v1alpha1.ConfigSyncStatus) *v1alpha1.ConfigSyncStatus {
 		st = st.DeepCopy()
 		st.Request = nil // a run sets it before it begins
-		st.Conditions = slices.DeleteFunc(st.Conditions, func(c metav1.Condition) bool { return !slices.Contains(conditions, c.Type) })
+		st.Conditions = slices.DeleteFunc(st.Conditions, isForeign)
 		return st
 	}
 	if !equality.Semantic.DeepEqual(byRun(now), byRun(&r.last)) {
@@ -155,6 +158,8 @@ func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 		inventory := r.cs.Status.Inventory
 		now.Status.DeepCopyInto(&r.cs.Status)
 		r.cs.Status.Inventory = inventory
+	} else {
+		r.mergeConditions(now.Status.Conditions)
 	}
 	if equality.Semantic.DeepEqual(now.Status, r.cs.Status) {
 		return nil, nil
@@ -165,6 +170,17 @@ func (r *record) replace(ctx context.Context, gone map[manifest.ID]bool) (before
 		return nil, err
 	}
 	return before, nil
+}
+
+// mergeConditions takes the conditions of other writers from the status as it is now.
+func (r *record) mergeConditions(now []metav1.Condition) {
+	merged := slices.DeleteFunc(slices.Clone(r.cs.Status.Conditions), isForeign)
+	for _, c := range now {
+		if isForeign(c) {
+			merged = append(merged, c)
+		}
+	}
+	r.cs.Status.Conditions = status.FitConditions(merged, conditions)
 }
 
 // mergeInventory adds the lines that other runs wrote since the inventory was read, so that it has every object that they applied. If both

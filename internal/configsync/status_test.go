@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -117,21 +120,65 @@ func TestStatusAfterEachRun(t *testing.T) {
 	})
 }
 
-// C13: conditions of other writers fill the status, and the next run still writes its own.
+// C13: conditions of other writers fill the status, and the next run still writes its own. Those that change during a run stay changed.
 func TestStatusFullOfForeignConditions(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("")
-	cs := w.get()
-	for i := range 16 {
-		cs.Status.Conditions = append(cs.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue, Reason: "ByBob",
-			LastTransitionTime: metav1.Now()})
+	write := func(change func(*[]metav1.Condition)) {
+		t.Helper()
+		cs := w.get()
+		change(&cs.Status.Conditions)
+		_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
+		require.NoError(t, err)
 	}
-	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.namespace).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
-	require.NoError(t, err)
+	foreign := func(name string, value metav1.ConditionStatus) metav1.Condition {
+		return metav1.Condition{Type: name, Status: value, Reason: "ByBob", LastTransitionTime: metav1.Now()}
+	}
+	write(func(list *[]metav1.Condition) {
+		for i := range 16 {
+			*list = append(*list, foreign(fmt.Sprint("Foreign", i), metav1.ConditionTrue))
+		}
+	})
 	w.must()
 	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
 	assert.NotNil(t, w.condition("Foreign0"))
+
+	for _, c := range []string{"a run that changes nothing", "a run that applies"} {
+		t.Run(c, func(t *testing.T) {
+			if c == "a run that applies" {
+				w.commit("k8s/a.yaml", configMap("a", "2"))
+			}
+			added := "Foreign-" + strings.ReplaceAll(c, " ", "-")
+			before := w.get()
+			change := sync.OnceFunc(func() {
+				write(func(list *[]metav1.Condition) {
+					*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return strings.HasPrefix(c.Type, "Foreign") && c.Type > "Foreign1" })
+					meta.SetStatusCondition(list, foreign("Foreign0", metav1.ConditionFalse))
+					meta.SetStatusCondition(list, foreign(added, metav1.ConditionTrue))
+				})
+			})
+			config := w.RESTConfig()
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return refuses{rt, func(req *http.Request) bool {
+					if c == "a run that changes nothing" || req.Method == http.MethodPatch && !req.URL.Query().Has("dryRun") {
+						change()
+					}
+					return false
+				}}
+			})
+			_, err := w.engine(config).Apply(t.Context(), before, configsync.Options{})
+			require.NoError(t, err)
+			assert.NotNil(t, w.condition(added))
+			assert.Equal(t, metav1.ConditionFalse, w.condition("Foreign0").Status)
+			assert.Nil(t, w.condition("Foreign2"), "its writer removed it")
+			assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionReady).Status)
+			w.must()
+			at := w.get().ResourceVersion
+			w.must()
+			assert.Equal(t, at, w.get().ResourceVersion, "a run that changes nothing must not write")
+		})
+	}
 }
 
 // A run of a paused ConfigSync changes no object, and the status says that it is paused.
