@@ -108,7 +108,10 @@ func logins() (auth.CredentialFunc, error) {
 		case err != nil:
 			return login, fmt.Errorf("logins of podman: %w", err)
 		}
-		return credentials.Credential(podman)(ctx, registry)
+		if login, err = credentials.Credential(podman)(ctx, registry); err == nil && login == auth.EmptyCredential && registry == "registry-1.docker.io" {
+			return podman.Get(ctx, "docker.io") // the key of podman for Docker Hub
+		}
+		return login, err
 	}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/hooks/bundle"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/ociregistry"
@@ -182,6 +183,26 @@ func TestLogins(t *testing.T) {
 			t.Setenv(variable, value)
 			_, err = run(t, registry.Repo()+":1", "--repo", clone.Dir, "--ref", "main")
 			assert.NoError(t, err)
+		})
+	}
+	for program, key := range map[string]string{"docker": "https://index.docker.io/v1/", "podman": "docker.io"} {
+		t.Run("Docker Hub with "+program, func(t *testing.T) {
+			hub := filepath.Join(t.TempDir(), "config.json")
+			require.NoError(t, os.WriteFile(hub, []byte(`{"auths":{"`+key+`":{"auth":"`+auth+`"}}}`), 0o600))
+			if program == "docker" {
+				t.Setenv("DOCKER_CONFIG", filepath.Dir(hub))
+			} else {
+				t.Setenv("DOCKER_CONFIG", t.TempDir())
+				t.Setenv("REGISTRY_AUTH_FILE", hub)
+			}
+			client, err := bundle.Client()
+			require.NoError(t, err)
+			login, err := client.Credential(t.Context(), "registry-1.docker.io")
+			require.NoError(t, err)
+			assert.Equal(t, "S3CR3T", login.Password)
+			login, err = client.Credential(t.Context(), "registry.example.com")
+			require.NoError(t, err)
+			assert.Empty(t, login.Password, "a login is only for its registry")
 		})
 	}
 }
