@@ -45,13 +45,14 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	a, err := agents.Of(ctx, f.site.Clients.Core, f.Namespace, g.row)
+	found := err == nil
 	var d audit.Diff
-	if err == nil {
+	if found {
 		d, err = a.Diff(ctx, id)
 	}
 	if err != nil {
 		n := s.agentNotice(err, f.Namespace)
-		if apierrors.IsNotFound(err) {
+		if found && apierrors.IsNotFound(err) {
 			n = notice{toneUnknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
 		}
 		status := http.StatusBadGateway

@@ -191,6 +191,7 @@ func TestFleetPages(t *testing.T) {
 		assert.Contains(t, page, want)
 	}
 	assert.Contains(t, r.get(fleet+"/sync?name=area-7&id=unheard"), "The agent does not answer")
+	assert.Contains(t, r.get(fleet+"/sync?name=area-1&id=unheard"), "The pod is gone")
 	page = r.get(fleet + "/gateway?name=area-1")
 	for _, want := range []string{"The pod is gone", "ScanFailed", "12 files", "341Ki; data volume, object storage", "--restore area-1-", "plant-snapshots", "saves a backup of itself"} {
 		assert.Contains(t, page, want, "the status must provide the details without the agent")
