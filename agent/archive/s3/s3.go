@@ -222,10 +222,14 @@ func (s store) explain(err error) error {
 	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(s.redact(r.Code)), failure.Quote(s.redact(r.Message)))
 }
 
-// redact cuts a text of the server before the session token, the only secret that requests contain. The server may repeat it or a part of it.
+// redact cuts a text of the server where the first 16 bytes of the session token begin. The server may repeat the token, which is the only secret
+// that requests contain. If the credentials cannot be read, redact shows nothing.
 func (s store) redact(text string) string {
 	v, err := s.client.GetCreds()
-	if err != nil || v.SessionToken == "" {
+	switch {
+	case err != nil:
+		return "REDACTED"
+	case v.SessionToken == "":
 		return text
 	}
 	if before, _, found := strings.Cut(text, v.SessionToken[:min(16, len(v.SessionToken))]); found {

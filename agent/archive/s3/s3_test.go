@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -93,6 +94,26 @@ func TestHostileServer(t *testing.T) {
 			{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, archivetest.List, "unexpected EOF"},
 		}
 	})
+}
+
+// If the credentials cannot be read, the token of the request is unknown, and no text of the server is shown.
+func TestRedactionWithoutCredentials(t *testing.T) {
+	var gone atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		gone.Store(true)
+		http.Error(w, "invalid: "+r.Header.Get("X-Amz-Security-Token"), http.StatusBadRequest)
+	}))
+	defer server.Close()
+	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: server.URL, PathStyle: true}, func() (secret.String, error) {
+		if gone.Load() {
+			return secret.String{}, errors.New("the Secret is gone")
+		}
+		return secret.New("aws_access_key_id=stoker\naws_secret_access_key=S3CR3T-KEY\naws_session_token=S3CR3T-TOKEN"), nil
+	})
+	require.NoError(t, err)
+	_, err = s.List(t.Context(), "")
+	require.ErrorContains(t, err, "the bucket backups answers 400")
+	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
 // F23: no listing takes much memory, and the first page that is out of bounds ends it.
