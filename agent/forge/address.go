@@ -68,18 +68,22 @@ func defaultAPI(provider string, web *url.URL) string {
 	return web.String()
 }
 
-// azureAddress reads https://dev.azure.com/org/project/_git/name, https://org.visualstudio.com/[DefaultCollection/]project/_git/name and
-// git@ssh.dev.azure.com:v3/org/project/name.
+// azureAddress reads https://dev.azure.com/org/[project/]_git/name, https://org.visualstudio.com/[DefaultCollection/][project/]_git/name and
+// git@ssh.dev.azure.com:v3/org/project/name. Without a project, the repository has the name of its project.
 func azureAddress(u *url.URL, parts []string, base string) (repo address, err error) {
 	host := strings.ToLower(u.Hostname())
-	org, vs := strings.CutSuffix(host, ".visualstudio.com")
+	if org, older := strings.CutSuffix(host, ".visualstudio.com"); older && org != "vs-ssh" {
+		if strings.EqualFold(parts[0], "DefaultCollection") {
+			parts = parts[1:]
+		}
+		parts = append([]string{org}, parts...)
+	}
+	if len(parts) == 3 && parts[1] == "_git" {
+		parts = []string{parts[0], parts[2], "_git", parts[2]}
+	}
 	switch {
 	case base == "" && giturl.ProviderOf(u.String()) != giturl.AzureDevOps: // dev.azure.com must not get the token of another host
 		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not a host of Azure DevOps Services: set spec.bidirectional.apiBaseURL", u.Hostname())
-	case vs && len(parts) == 4 && strings.EqualFold(parts[0], "DefaultCollection") && parts[2] == "_git":
-		repo.owner, repo.project, repo.name = org, parts[1], parts[3]
-	case vs && len(parts) == 3 && parts[1] == "_git":
-		repo.owner, repo.project, repo.name = org, parts[0], parts[2]
 	case len(parts) == 4 && parts[2] == "_git":
 		repo.owner, repo.project, repo.name = parts[0], parts[1], parts[3]
 	case len(parts) == 4 && parts[0] == "v3":
