@@ -425,7 +425,9 @@ func Objects(t testing.TB) *Cluster {
 		}
 		dir, err := os.MkdirTemp("", "kubetest-")
 		kubeconfig := filepath.Join(dir, "kubeconfig")
-		err = errors.Join(err, WriteKubeconfig(server.RESTConfig(), kubeconfig, ""))
+		if err == nil {
+			err = WriteKubeconfig(server.RESTConfig(), kubeconfig, "")
+		}
 		if err != nil {
 			t.Fatal(errors.Join(err, server.Close()))
 		}
