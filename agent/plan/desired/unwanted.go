@@ -116,28 +116,31 @@ func withoutOtherSpellings(t *Tree, dir string, list []plan.Found, state plan.St
 	if len(list) == 0 {
 		return nil, nil
 	}
-	names := make(map[string]string, len(list)) // by spelling
+	names := make(map[string][]string, len(list)) // by spelling
 	for _, f := range list {
-		names[relpath.Fold(f.Path)] = f.Path
+		spelling := relpath.Fold(f.Path)
+		names[spelling] = append(names[spelling], f.Path)
 	}
 	same := make(map[string]bool)
 	for path, err := range t.Paths(dir) {
 		if err != nil {
 			return nil, err
 		}
-		name, ok := names[relpath.Fold(path)]
-		if !ok {
+		found := names[relpath.Fold(path)]
+		if len(found) == 0 {
 			continue
 		}
 		wanted, err := state.Stat(path)
 		if err != nil {
 			return nil, fmt.Errorf("stat %s: %w", path, err)
 		}
-		found, err := state.Stat(name)
-		if err != nil {
-			return nil, fmt.Errorf("stat %s: %w", name, err)
+		for _, name := range found {
+			st, err := state.Stat(name)
+			if err != nil {
+				return nil, fmt.Errorf("stat %s: %w", name, err)
+			}
+			same[name] = same[name] || st == wanted
 		}
-		same[name] = found == wanted
 	}
 	return slices.DeleteFunc(list, func(f plan.Found) bool { return same[f.Path] }), nil
 }

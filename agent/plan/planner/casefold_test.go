@@ -118,6 +118,30 @@ func TestCaseRenameUnderMirror(t *testing.T) {
 	}
 }
 
+// A volume may ignore case and distinguish Unicode normalization. Then two files can have names that other volumes treat as equal.
+func TestTwoSpellingsUnderMirror(t *testing.T) {
+	const desired, same, other = "projects/p/A\u0308/view.json", "projects/p/a\u0308/view.json", "projects/p/\u00e4/view.json"
+	for name, owned := range map[string]bool{"owned": true, "not owned": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, map[string]string{"projects/p/project.json": "{}", other: "2"})
+			if owned {
+				s.sync(plantest.Pairs("projects/p/project.json", "{}", same, "1"))
+			} else {
+				s.disk.Write(same, "1")
+			}
+			s.rules.Prune = plan.PruneMirror
+			next := plantest.Pairs("projects/p/project.json", "{}", desired, "1")
+			ignored := func(in *planner.Input) { in.State = caseless{s.disk} }
+			c := s.sync(next, ignored)
+			assert.NotEqual(t, plan.Delete, done(c)[same], "it is the desired file")
+			assert.Equal(t, plan.Adopt, done(c)[desired])
+			assert.Equal(t, plan.Delete, done(c)[other])
+			s.disk.Write(other, "3")
+			assert.Equal(t, map[string]plan.Op{other: plan.Delete}, done(s.sync(next, ignored)))
+		})
+	}
+}
+
 const (
 	mountedFile = "config/resources/core/ignition/database-connection/erp/config.json"
 	sibling     = "config/resources/core/ignition/database-connection/erp/resource.json"

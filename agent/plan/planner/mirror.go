@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/relpath"
@@ -52,10 +53,11 @@ func mirrorDir(in *Input, dir string) ([]plan.Change, error) {
 // settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling: a commit that only changes
 // the spelling deletes one name and adopts the other. On a volume that distinguishes the two, the new name is missing or another file.
 func (p *planner) settleSpellings() error {
-	deleted := make(map[string]*plan.Change)
+	deleted := make(map[string][]*plan.Change) // by spelling
 	for i := range p.list {
 		if c := &p.list[i]; c.Op == plan.Delete {
-			deleted[relpath.Fold(c.Path)] = c
+			spelling := relpath.Fold(c.Path)
+			deleted[spelling] = append(deleted[spelling], c)
 		}
 	}
 	if len(deleted) == 0 {
@@ -66,10 +68,12 @@ func (p *planner) settleSpellings() error {
 		if c.Op == plan.Delete || c.Op == plan.Release || c.Found.Kind != plan.File {
 			continue
 		}
-		old := deleted[relpath.Fold(c.Path)]
-		if old == nil || old.Found != c.Found || old.FoundID != c.FoundID {
+		others := deleted[relpath.Fold(c.Path)]
+		same := slices.IndexFunc(others, func(old *plan.Change) bool { return old.Found == c.Found && old.FoundID == c.FoundID })
+		if same < 0 {
 			continue
 		}
+		old := others[same]
 		if c.Op == plan.Keep && !old.Conflict { // the file is as the last sync wrote it
 			c.Op = plan.Update
 		}
