@@ -25,7 +25,7 @@ type Verifier struct {
 	artifact signedArtifact
 }
 
-// signedTag is the last fetched tag. Verify verifies its signature each time, because the keys may change.
+// signedTag is the last tag whose signature was verified. Verify verifies it again each time, because the keys may change.
 type signedTag struct {
 	ref    string
 	commit plan.ID
@@ -73,7 +73,11 @@ func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.
 		err = keys.verify(payload, signature, v.formats, v.now())
 	}
 	if err != nil {
+		v.tag = signedTag{} // a user may sign the tag again, for the same commit
 		return failure.New(v1alpha1.ReasonSignatureInvalid, "%s %w; it is not delivered (keys: %s)", what, err, v.name)
+	}
+	if v.mode == v1alpha1.VerifyTag {
+		v.tag = signedTag{ref, commit, text}
 	}
 	return nil
 }
@@ -139,7 +143,6 @@ func (s *Store) signedTag(ctx context.Context, v *Verifier, r *Remote, commit pl
 	case signedName != name: // a signed tag under another name, such as an old version under a new one
 		return nil, invalid("the tag %s is signed as %s", failure.Quote(name), failure.Quote(signedName))
 	}
-	v.tag = signedTag{ref, commit, text}
 	return text, nil
 }
 

@@ -241,6 +241,20 @@ func TestVerifyTag(t *testing.T) {
 						err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, repotest.NewSSHKey(t, "ed25519", "").Public), g.remote(), first, "v1")
 						assert.ErrorContains(t, err, "not one of the keys")
 					})
+					t.Run("signed again", func(t *testing.T) {
+						keys := repotest.NewSSHKey(t, "ed25519", "").Public
+						v := NewVerifier(v1alpha1.GitVerify{Mode: v1alpha1.VerifyTag}, keysName, func() ([]byte, error) { return []byte(keys), nil })
+						sign := func(how string) {
+							a.git("tag", "-f", how, "-m", "again", "again", second.String())
+							a.git("push", "--quiet", "--force", "origin", "refs/tags/again")
+						}
+						sign("-a")
+						require.ErrorContains(t, s.Verify(t.Context(), v, r, second, "again"), "is not signed")
+						sign("-s")
+						require.ErrorContains(t, s.Verify(t.Context(), v, r, second, "again"), "not one of the keys")
+						keys = key.Public
+						require.NoError(t, s.Verify(t.Context(), v, r, second, "again"))
+					})
 				})
 			}
 		})
