@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
 
@@ -169,7 +170,7 @@ func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []pl
 		return false, err
 	}
 	defer s.searching.unlock()
-	if last := &s.lastMiss; last.remote == r && last.commit == commit && slices.Equal(last.tips, tips) {
+	if last := &s.lastMiss; last.remote == r && last.commit == commit && slices.Equal(last.tips, tips) && s.now().Before(last.end) {
 		return false, last.err
 	}
 	t, err := s.Begin(commit)
@@ -179,16 +180,20 @@ func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []pl
 	defer t.Close()
 	found, err := r.source.Reaches(ctx, t, tips)
 	if !found && (err == nil || failure.Is(err, v1alpha1.ReasonRefNotAllowed)) {
-		s.lastMiss = miss{r, commit, tips, err}
+		s.lastMiss = miss{r, commit, tips, err, s.now().Add(missLifetime)}
 	}
 	return found, err
 }
 
+// missLifetime bounds how long a miss holds if no ref moves: a user may deepen a shallow clone, or let a server omit trees.
+const missLifetime = 10 * time.Minute
+
 // miss is a call of Reaches that did not find its commit, with its error, if any. The Store keeps the last one, because such a
-// search costs the most, and its result holds until a ref moves.
+// search costs the most.
 type miss struct {
 	remote *Remote
 	commit plan.ID
 	tips   []plan.ID
 	err    error
+	end    time.Time
 }

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -256,12 +257,35 @@ func TestReachesWithoutFilter(t *testing.T) {
 				assert.False(t, found)
 			}
 			assert.Equal(t, before, g.Served().Requests, "a missing commit is searched once")
+			s.now = func() time.Time { return time.Now().Add(missLifetime) }
+			found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, foreign)
+			require.NoError(t, err)
+			assert.False(t, found)
+			assert.Less(t, before, g.Served().Requests, "a missing commit is searched again later")
 			g.Branch("main", foreign.String())
-			found, err := s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, foreign)
+			found, err = s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, foreign)
 			require.NoError(t, err)
 			assert.True(t, found, "a moved ref is searched again")
 		})
 	}
+	t.Run("deepened clone", func(t *testing.T) {
+		g := newSite(t)
+		old := g.Push("old", repotest.Views(3))
+		g.Push("new", repotest.EditView(1, 1))
+		clone := filepath.Join(t.TempDir(), "clone")
+		repotest.RunGit(t, ".", nil, "clone", "--quiet", "--depth=1", "file://"+g.Dir, clone)
+		r, s := newRemote(t, parseURL(t, clone), Auth{}, RemoteOptions{}), openStore(t, t.TempDir())
+		reaches := func() bool {
+			found, err := s.Reaches(t.Context(), r, g.refsOf(r), []string{"refs/heads/main"}, old)
+			require.NoError(t, err)
+			return found
+		}
+		require.False(t, reaches())
+		repotest.RunGit(t, clone, nil, "fetch", "--quiet", "--unshallow")
+		require.False(t, reaches(), "no ref moved")
+		s.now = func() time.Time { return time.Now().Add(missLifetime) }
+		assert.True(t, reaches())
+	})
 	t.Run("over SearchBytes", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(30))
