@@ -49,9 +49,6 @@ func (s *Store) fetchAll(ctx context.Context, r *Remote, commit plan.ID, ref str
 		return FetchStats{}, err
 	}
 	defer f.Close()
-	if f.kind == FetchIncremental && s.Partial() {
-		f.kind = FetchRenewed // an increment would lack the missing blobs
-	}
 	if err := f.run(ctx); err != nil {
 		return f.stats(), err
 	}
@@ -87,11 +84,14 @@ func (f *fetch) stats() FetchStats {
 // run receives the missing objects and publishes them.
 func (f *fetch) run(ctx context.Context) error {
 	packs := f.store.packs
-	if f.kind == FetchIncremental && packs.Complete(f.Commit) {
+	lacksBlobs := !f.TreesOnly && packs.Partial()
+	switch intact := f.kind == FetchIncremental || f.kind == FetchRenewed; {
+	case intact && !lacksBlobs && packs.Complete(f.Commit): // also if the store has grown, because git may be unreachable
 		f.kind = FetchNone
 		return f.SetTip()
-	}
-	if f.kind == FetchIncremental {
+	case intact && lacksBlobs:
+		f.kind = FetchRenewed // an increment would lack the missing blobs
+	case f.kind == FetchIncremental:
 		f.Base = packs.Tip()
 	}
 	in, err := f.remote.source.Fetch(ctx, f.Transfer, f.ref)

@@ -34,8 +34,8 @@ func OpenReadOnly(ctx context.Context, dir string, limits Limits) (*Objects, err
 // IsDamaged reports whether an error says that the store is damaged. After another Fetch, the read may succeed.
 func IsDamaged(err error) bool { return store.IsDamaged(err) }
 
-// Store fetches commits and keeps them on disk. It is a cache: if it is damaged or has grown too much, the next Fetch fetches
-// everything into a new pack, which replaces the old ones. Several goroutines may use it, also while a Fetch runs.
+// Store fetches commits and keeps them on disk. It is a cache: if it is damaged, the next Fetch fetches everything into a new pack,
+// which replaces the old ones. If it has grown too much, the next Fetch of a commit that it lacks does that. Several goroutines may use it, also while a Fetch runs.
 type Store struct {
 	*packs // with the methods that read objects
 	log    *slog.Logger

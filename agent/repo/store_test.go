@@ -235,6 +235,22 @@ func TestLargeStoreIsRenewed(t *testing.T) {
 	}
 	assert.Contains(t, kinds, FetchRenewed)
 	repotest.RequireSame(t, g, s, repotest.ParseID(t, g.Head()))
+	t.Run("unreachable git", func(t *testing.T) {
+		s := openStoreWith(t, t.TempDir(), StoreOptions{MaxPacks: 1})
+		old, _ := pull(t, s, r, "main")
+		g.Push("small", gitserver.Write("small.txt", "1"))
+		last, _ := pull(t, s, r, "main")
+		down := newRemote(t, parseURL(t, "http://127.0.0.1:1/site.git"), Auth{}, RemoteOptions{})
+		for _, commit := range []plan.ID{last.Commit, old.Commit} {
+			stats, err := s.Fetch(t.Context(), down, commit, "refs/heads/main")
+			require.NoError(t, err, "the store has the commit")
+			assert.Equal(t, FetchNone, stats.Kind)
+			repotest.RequireSame(t, g, s, commit)
+		}
+		g.Push("next", gitserver.Write("small.txt", "2"))
+		_, stats := pull(t, s, r, "main")
+		assert.Equal(t, FetchRenewed, stats.Kind)
+	})
 }
 
 func TestReadMissingObjects(t *testing.T) {
