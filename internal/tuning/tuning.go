@@ -32,7 +32,7 @@ func (s *Settings) Register(f *flag.FlagSet) {
 
 	f.IntVar(&s.MaxFiles, "max-files", s.MaxFiles, "how many files a gateway may have from git")
 	f.Var(&s.MaxBlob, "max-blob", "the largest file (`size`)")
-	f.Var(&s.MaxRepository, "max-repository", "the most that the cache of git objects may take (`size`)")
+	f.Var(&s.MaxRepository, "max-repository", "the largest pack of git objects; the cache may hold several (`size`)")
 	f.Var(&s.MaxLostFound, "max-lost-found", "the most that lost+found may take; the oldest goes first (`size`)")
 	f.Var((*age)(&s.LostFoundAge), "lost-found-age", "how long lost+found keeps a file at least, in hours or days (`duration`)")
 }

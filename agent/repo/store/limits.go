@@ -18,7 +18,7 @@ type Limits struct {
 	DeltaBytes int64
 	// TreeBytes is the inflated size of a tree, a commit or a tag. These are read into memory. Default 32 MiB.
 	TreeBytes int64
-	// PackBytes is the size of one pack on disk; default 8 GiB.
+	// PackBytes is the size of one pack on disk, and if DiskBytes is zero, that of the temporary file for its deltas; default 8 GiB.
 	PackBytes int64
 	// InflatedBytes is the sum of the inflated entries of one pack and the results of their deltas; default 64 GiB.
 	InflatedBytes int64
@@ -60,8 +60,13 @@ func (l Limits) within(used int64) Limits {
 	return l
 }
 
-// scratchBytes bounds the temporary file of a scratch; 0 means no bound.
-func (l Limits) scratchBytes() int64 { return max(l.DiskBytes, 0) / 4 }
+// scratchBytes bounds the temporary file of a scratch.
+func (l Limits) scratchBytes() int64 {
+	if l.DiskBytes <= 0 {
+		return l.PackBytes
+	}
+	return l.DiskBytes / 4
+}
 
 // checkSize checks the inflated size that an entry of a pack claims.
 func (l *Limits) checkSize(k kind, n int64) error {

@@ -87,7 +87,8 @@ func newObjects(ctx context.Context, limits Limits, scratch func() (*os.File, er
 	if scratch == nil {
 		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to read") }
 	}
-	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), hasher: newObjectHasher()}
+	limits = limits.withDefaults()
+	o := &Objects{limits: limits, inflate: newInflater(), scratch: newScratch(scratch, defaultScratch(limits)), hasher: newObjectHasher()}
 	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
 	return o
 }

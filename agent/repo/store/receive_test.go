@@ -176,6 +176,14 @@ func TestReceiveHostilePacks(t *testing.T) {
 				p.ofsDelta(off, deltaOf(1<<16, 1<<20, bytes.Repeat([]byte{0x80}, 16)...))
 			}
 		}), over},
+		"bases that are all needed at once": {build(func(p *rawPack) {
+			off, size := p.object(kindBlob, strings.Repeat("z", 1<<16)), 1<<16
+			for i := range byte(7) { // of two objects of 256 KiB, one is the base of the next two
+				result := func(c byte) []byte { return deltaOf(size, 1<<18+1, append(bytes.Repeat([]byte{0x80}, 4), 1, c)...) }
+				p.ofsDelta(off, result('a'+i))
+				off, size = p.ofsDelta(off, result('A'+i)), 1<<18+1
+			}
+		}), over},
 		"a delta for a base of another size": {build(func(p *rawPack) {
 			p.ofsDelta(p.object(kindBlob, base), deltaOf(999, 1, 1, 'x'))
 		}), bad},
@@ -212,6 +220,7 @@ func TestReceiveHostilePacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), Options{Limits: small})
+			s.scratch.maxInMemory = 0 // for the limit of its file
 			_, err := receive(t, s, tt.pack, true)
 			require.Error(t, err)
 			var missing *MissingBaseError

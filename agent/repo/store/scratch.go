@@ -25,8 +25,8 @@ type scratchSizes struct {
 	memoryBudget int64 // bytes of all objects in memory
 }
 
-func defaultScratch() scratchSizes {
-	return scratchSizes{maxInMemory: 16 << 20, memoryBudget: 24 << 20}
+func defaultScratch(l Limits) scratchSizes {
+	return scratchSizes{maxFile: l.scratchBytes(), maxInMemory: 16 << 20, memoryBudget: 24 << 20}
 }
 
 func newScratch(create func() (*os.File, error), sizes scratchSizes) *scratch {

@@ -53,8 +53,8 @@ func New(dir string, o Options) *Store {
 	if o.MaxPacks <= 0 {
 		o.MaxPacks = 50
 	}
-	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
-	s.scratch.maxFile = s.limits.scratchBytes()
+	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks}
+	s.scratch = defaultScratch(s.limits)
 	s.readers.New = func() any { return newReader(s.dir, s.scratch) }
 	return s
 }
