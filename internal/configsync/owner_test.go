@@ -176,7 +176,7 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
 			config := w.RESTConfig()
 			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-				return refuses{rt, func(req *http.Request) bool {
+				return refuses{rt, func(*http.Request) bool {
 					m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(w.t.Context(), "b", metav1.GetOptions{})
 					if err == nil && m.DeletionTimestamp != nil {
 						cancel(failure.New(v1alpha1.ReasonUnhealthy, "the finalizer keeps it")) // as after deletionTimeout
