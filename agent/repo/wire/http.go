@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
@@ -67,11 +68,21 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 		}
 		return t.readAdvertisement(ctx, x, session, nil)
 	}
-	session, err := client.NewUploadPackSession(t.endpoint(), nil)
+	at := t.endpoint()
+	session, err := client.NewUploadPackSession(at, nil)
 	if err != nil {
 		return nil, err
 	}
-	return t.readAdvertisement(ctx, x, session, session)
+	a, err := t.readAdvertisement(ctx, x, session, session)
+	if err != nil {
+		return nil, err
+	}
+	target, err := x.programURL()
+	if err != nil {
+		return nil, err
+	}
+	at.Path = strings.TrimSuffix(target.EscapedPath(), "/"+x.service.String()) // the session has set it, without escapes
+	return a, nil
 }
 
 // tooManyRedirects returns the error for redirects without end. The roundTripper refuses those to another origin.

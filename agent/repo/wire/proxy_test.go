@@ -170,6 +170,31 @@ func TestEnvironmentProxies(t *testing.T) {
 	})
 }
 
+// go-git decodes the path of an advertisement for the requests that follow.
+func TestEscapedPath(t *testing.T) {
+	g := newSite(t)
+	first := g.Push("first", repotest.Views(3))
+	back, err := url.Parse(g.Server.URL(""))
+	require.NoError(t, err)
+	for _, path := range []string{"/plant%3Fsite.git", "/plant%23site.git", "/100%25.git", "/100%2541.git", "/plant%20site.git"} {
+		t.Run(path, func(t *testing.T) {
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				rest, ok := strings.CutPrefix(r.URL.EscapedPath(), path)
+				if !ok {
+					http.NotFound(w, r)
+					return
+				}
+				r.URL.Path, r.URL.RawPath = "/site.git"+rest, ""
+				repotest.ReverseProxy(back).ServeHTTP(w, r)
+			}))
+			defer front.Close()
+			s := openStore(t, store.Options{})
+			pull(t, s, newClient(t, parseURL(t, front.URL+path), Auth{}, Options{}), "main")
+			repotest.RequireSame(t, g, s, first)
+		})
+	}
+}
+
 func TestParseURLAccepts(t *testing.T) {
 	for in, want := range map[string]string{
 		"https://git.example.com/plant/site.git":       "https://git.example.com/plant/site.git",
