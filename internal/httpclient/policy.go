@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	_ "golang.org/x/crypto/x509roots/fallback" // images have no CA certificates; those of the system come first
@@ -81,10 +82,28 @@ func (p Policy) checkRedirect(req *http.Request, via []*http.Request) error {
 	switch first := via[0].URL; {
 	case p.Refusal == nil:
 		return http.ErrUseLastResponse
-	case len(via) > maxRedirects || req.URL.Host != first.Host || req.URL.Scheme != first.Scheme:
+	case len(via) > maxRedirects || Origin(req.URL) != Origin(first):
 		return p.Refusal(first.Host)
 	}
 	return nil
+}
+
+// Origin returns the scheme, the host and the port of an http or https address in one form, to compare them.
+func Origin(u *url.URL) string {
+	scheme, port := strings.ToLower(u.Scheme), "443"
+	if scheme == "http" {
+		port = "80"
+	}
+	return scheme + "://" + CanonicalHost(u, port)
+}
+
+// CanonicalHost returns the host in lower case, with the port if it is not the default one.
+func CanonicalHost(u *url.URL, defaultPort string) string {
+	host, port := strings.ToLower(u.Host), u.Port()
+	if port == "" || port == defaultPort {
+		host = strings.TrimSuffix(host, ":"+port)
+	}
+	return host
 }
 
 // Roots returns the certificates in pem, and with system also those of the system.

@@ -408,14 +408,15 @@ func TestRedirectDropsCredentials(t *testing.T) {
 	assert.Empty(t, seen, "no request reaches the other host")
 }
 
-// renamed returns another address of a repository, from which its server redirects as forges do after a rename.
-func renamed(t *testing.T, server *gitserver.Server) URL {
+// renamed returns another address of a repository, from which its server redirects as forges do after a rename: to an origin, or if that is
+// empty, to a path.
+func renamed(t *testing.T, server *gitserver.Server, origin string) URL {
 	t.Helper()
 	back, err := url.Parse(server.URL(""))
 	require.NoError(t, err)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/old.git/info/refs") {
-			http.Redirect(w, r, strings.Replace(r.URL.String(), "/old.git", "/site.git", 1), http.StatusMovedPermanently)
+			http.Redirect(w, r, origin+strings.Replace(r.URL.String(), "/old.git", "/site.git", 1), http.StatusMovedPermanently)
 			return
 		}
 		repotest.ReverseProxy(back).ServeHTTP(w, r)
@@ -427,10 +428,19 @@ func renamed(t *testing.T, server *gitserver.Server) URL {
 func TestRedirectOnSameHost(t *testing.T) {
 	g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", tripwire)})
 	first := g.Push("first", repotest.Views(3))
-	s := openStore(t, store.Options{})
-	r := newClient(t, renamed(t, g.Server), Auth{Token: repotest.Token(tripwire)}, Options{})
-	pull(t, s, r, "main")
-	repotest.RequireSame(t, g, s, first)
+	for name, c := range map[string]struct{ address, origin string }{
+		"path":         {"http://git.example/old.git", ""},
+		"default port": {"http://git.example/old.git", "http://git.example:80"},
+		"letter case":  {"http://git.example:8080/old.git", "http://Git.Example:8080"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := renamed(t, g.Server, c.origin)
+			repotest.ProxyEnvironment(t, map[string]string{"HTTP_PROXY": newProxy(t, front.String()).URL})
+			s := openStore(t, store.Options{})
+			pull(t, s, newClient(t, parseURL(t, c.address), Auth{Token: repotest.Token(tripwire)}, Options{}), "main")
+			repotest.RequireSame(t, g, s, first)
+		})
+	}
 }
 
 func TestEndlessRedirects(t *testing.T) {

@@ -269,7 +269,7 @@ func TestPushRedirectedElsewhere(t *testing.T) {
 
 func TestPushToRenamedRepository(t *testing.T) {
 	p := newPusher(t)
-	p.client = newClient(t, renamed(t, p.web), Auth{Token: repotest.Token(tripwire)}, Options{})
+	p.client = newClient(t, renamed(t, p.web, ""), Auth{Token: repotest.Token(tripwire)}, Options{})
 	require.NoError(t, p.create())
 	assert.Equal(t, p.second.String(), p.tip())
 }

@@ -38,7 +38,7 @@ func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return nil, errors.New("a request that belongs to no exchange")
 	}
-	if originOf(req.URL) != g.url.origin() {
+	if httpclient.Origin(req.URL) != g.url.origin() {
 		return nil, x.fail(g.otherOriginError(req.URL, x))
 	}
 	req = req.Clone(req.Context())
@@ -165,7 +165,7 @@ func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *e
 	if err != nil {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects without a location (HTTP %d)", g.url, res.StatusCode)
 	}
-	if originOf(to) != g.url.origin() {
+	if httpclient.Origin(to) != g.url.origin() {
 		return g.otherOriginError(to, x)
 	}
 	if req.Method != http.MethodGet {

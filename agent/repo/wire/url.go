@@ -15,6 +15,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/httpclient"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -120,11 +121,6 @@ func (u URL) credentials() (username, password string) {
 
 // origin returns the scheme, host and port to which the client may send credentials.
 func (u URL) origin() string { return u.scheme + "://" + u.host }
-
-func originOf(u *url.URL) string {
-	scheme := strings.ToLower(u.Scheme)
-	return scheme + "://" + canonicalHost(scheme, u)
-}
 
 func parseHTTP(s string) (URL, error) {
 	p, err := parseAddress(s)
@@ -239,14 +235,7 @@ var defaultPorts = map[string]string{"https": "443", "oci": "443", "http": "80",
 
 // canonicalHost returns the host in lower case, with the port unless it is the default of the scheme.
 func canonicalHost(scheme string, u *url.URL) string {
-	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if defaultPorts[scheme] == port {
-		port = ""
-	}
-	if port != "" {
-		return net.JoinHostPort(host, port)
-	}
-	return bracketIPv6(host)
+	return httpclient.CanonicalHost(u, defaultPorts[scheme])
 }
 
 func bracketIPv6(host string) string {
