@@ -114,7 +114,7 @@ func newAppTokens(app GitHubApp, field string, u URL, o Options) *appTokens {
 
 // validToken returns a token that has not expired. If it expires soon, validToken requests a new one; if that fails, it returns
 // the last token.
-func (a *appTokens) validToken(ctx context.Context, rt *http.Transport) (secret.String, error) {
+func (a *appTokens) validToken(ctx context.Context, rt *guardedTransport) (secret.String, error) {
 	select {
 	case a.requesting <- struct{}{}:
 		defer func() { <-a.requesting }()
@@ -154,7 +154,7 @@ func (a *appTokens) forget() {
 }
 
 // requestToken requests a new token from the API. It follows no redirects.
-func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now time.Time) (secret.String, time.Time, error) {
+func (a *appTokens) requestToken(ctx context.Context, rt *guardedTransport, now time.Time) (secret.String, time.Time, error) {
 	none := secret.String{}
 	owner, name, ok := a.repository()
 	if !ok {

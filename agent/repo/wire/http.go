@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -32,8 +33,29 @@ type httpTransport struct {
 	app  *appTokens // nil if there is no GitHub App
 
 	mu     sync.Mutex
-	shared *http.Transport
+	shared *guardedTransport
 	ca     []byte // the CA bundle of shared
+}
+
+// guardedTransport is a transport for requests with and without a proxy. The guard checks the host of each request, but not the address of
+// the proxy: only the operator sets the environment, and the proxy may be beside the program, on a loopback address.
+type guardedTransport struct {
+	*http.Transport
+	throughProxy *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *guardedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if proxy, err := t.Proxy(req); err == nil && proxy != nil {
+		return t.throughProxy.RoundTrip(req)
+	}
+	return t.Transport.RoundTrip(req)
+}
+
+// CloseIdleConnections closes the idle connections of both transports.
+func (t *guardedTransport) CloseIdleConnections() {
+	t.Transport.CloseIdleConnections()
+	t.throughProxy.CloseIdleConnections()
 }
 
 func newHTTPTransport(u URL, auth Auth, o Options) *httpTransport {
@@ -159,8 +181,8 @@ func (t *httpTransport) endpoint() *gittransport.Endpoint {
 	return &gittransport.Endpoint{Protocol: t.url.scheme, Host: bracketIPv6(u.Hostname()), Port: port, Path: u.EscapedPath()}
 }
 
-// sharedTransport returns the http.Transport of all requests. If the CA bundle has changed, it creates a new one.
-func (t *httpTransport) sharedTransport() (*http.Transport, error) {
+// sharedTransport returns the transport of all requests. If the CA bundle has changed, it creates a new one.
+func (t *httpTransport) sharedTransport() (*guardedTransport, error) {
 	var ca []byte
 	if t.auth.CA != nil {
 		var err error
@@ -186,20 +208,24 @@ func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	}
 	t.ca = ca
 	proxy := proxyFromEnvironment()
-	t.shared = httpclient.Policy{
-		Proxy: func(r *http.Request) (*url.URL, error) {
-			p, err := proxy(r.URL)
-			if err != nil || p == nil {
-				return nil, err
-			}
-			return p, t.opts.Guard.CheckProxied(r.Context(), r.URL.Hostname())
-		},
+	policy := httpclient.Policy{
+		Proxy: func(r *http.Request) (*url.URL, error) { return proxy(r.URL) },
 		OnProxy: func(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
 			return proxyStatusError(proxy, res.StatusCode)
 		},
-		Dial: t.opts.Guard.Dialer(t.opts.Connect).DialContext, TLS: conf, ConnectTimeout: t.opts.Handshake,
+		Dial: (&net.Dialer{Timeout: t.opts.Connect}).DialContext, TLS: conf, ConnectTimeout: t.opts.Handshake,
 		KeepAlive: advertisementLifetime, HTTP2: true,
-	}.Transport()
+	}
+	t.shared = &guardedTransport{throughProxy: policy.Transport()}
+	policy.Proxy = func(r *http.Request) (*url.URL, error) {
+		p, err := proxy(r.URL)
+		if err != nil || p == nil {
+			return nil, err
+		}
+		return p, t.opts.Guard.CheckProxied(r.Context(), r.URL.Hostname())
+	}
+	policy.Dial, policy.TLS = t.opts.Guard.Dialer(t.opts.Connect).DialContext, conf.Clone()
+	t.shared.Transport = policy.Transport()
 	return t.shared, nil
 }
 

@@ -116,11 +116,24 @@ func TestGuard(t *testing.T) {
 		})
 	}
 	t.Run("through a proxy", func(t *testing.T) {
-		proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { assert.Fail(t, "the proxy was asked") }))
-		t.Cleanup(proxy.Close)
-		t.Setenv("HTTP_PROXY", proxy.URL)
-		_, err := newClient(t, parseURL(t, "http://169.254.169.254/plant/site.git"), Auth{}, Options{Guard: httpclient.NewGuard()}).Resolve(t.Context(), "main")
-		require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
+		g := newSite(t)
+		g.Push("first", repotest.Views(3))
+		proxy := newProxy(t, g.Server.URL(""))
+		repotest.ProxyEnvironment(t, map[string]string{"HTTP_PROXY": proxy.URL})
+		guarded := func(address string) *testClient {
+			return newClient(t, parseURL(t, address), Auth{}, Options{Guard: httpclient.NewGuard()})
+		}
+		for name, address := range map[string]string{"metadata": "http://169.254.169.254/plant/site.git", "the proxy itself": proxy.URL + "/site.git"} {
+			t.Run(name, func(t *testing.T) {
+				_, err := guarded(address).Resolve(t.Context(), "main")
+				require.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
+				assert.Empty(t, proxy.hosts())
+			})
+		}
+		t.Run("a git host", func(t *testing.T) { // the guard would refuse the address of the proxy
+			pull(t, openStore(t, store.Options{}), guarded("http://git.example/site.git"), "main")
+			assert.Contains(t, proxy.hosts(), "GET git.example")
+		})
 	})
 }
 

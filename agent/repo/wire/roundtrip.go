@@ -29,7 +29,7 @@ const (
 // credentials, refuses every other origin, and turns answers into typed errors before go-git turns them into text.
 type roundTripper struct {
 	*httpTransport
-	transport *http.Transport
+	transport *guardedTransport
 }
 
 // RoundTrip implements http.RoundTripper.
