@@ -20,6 +20,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/fleet/receivertest"
+	"stoker.io/stoker/test/ociregistry"
 )
 
 // line is a plant with the real receiver in front.
@@ -187,4 +188,24 @@ func TestPromotionsReachFleet(t *testing.T) {
 	// So does a missing GatewaySync.
 	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver does not serve nothing in namespace ")
 	l.titles("first")
+}
+
+// The digest of an artifact is promoted without a commit.
+func TestDigestReachesFleet(t *testing.T) {
+	t.Parallel()
+	registry := ociregistry.Start(t)
+	push := func(title string) string {
+		return registry.Push("stable", ociregistry.Files(t, map[string]string{
+			"projects/line/project.json": fmt.Sprintf(`{"title": %q, "description": "", "parent": "", "enabled": true, "inheritable": false}`, title),
+		}), nil)
+	}
+	first := push("first")
+	l := newLine(t, plant.New(t, 1, receivertest.SetSecret, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Git.Repo, gs.Spec.Git.Ref = registry.Repo(), "stable"
+	}))
+	l.Start()
+	push("second")
+	l.run(l.promotion("", variable{"ref", first}, variable{"commit", `${{ quote("") }}`}), succeeded, "")
+	l.titles("first")
+	assert.Equal(t, first, l.requests()[v1alpha1.AnnotationRequestedRef])
 }

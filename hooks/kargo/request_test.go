@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/internal/sender"
 )
 
 // script simulates a receiver, or any other server that may answer at its address.
@@ -294,7 +296,9 @@ func TestRefsArriveUnchanged(t *testing.T) {
 				assert.Empty(t, requests)
 				return
 			}
-			assert.Contains(t, posts[0], `"commit":""`)
+			parsed, err := sender.Parse(http.Header{"Content-Type": {"application/json"}}, []byte(posts[0]))
+			require.NoError(t, err)
+			assert.Equal(t, []string{ref, "", promotionName}, []string{parsed.Ref, parsed.Commit, parsed.ID})
 			assert.Equal(t, url.Values{"ref": {ref}, "id": {promotionName}, "wait": {"8s"}}, requests[1].URL.Query())
 		})
 	}
