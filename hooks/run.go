@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
@@ -112,7 +113,7 @@ unavailable (try again).`,
 			c.argsValid = true
 			_, path, _ := strings.Cut(command.CommandPath(), " ")
 			c.answersAtOnce = slices.Contains(viewCommands, strings.TrimPrefix(path, "stoker "))
-			return output.CheckFlag(command.Flags())
+			return errors.Join(output.CheckFlag(command.Flags()), checkEmpty(command))
 		},
 		SuggestionsMinimumDistance: 2,
 		Args: func(command *cobra.Command, args []string) error {
@@ -153,6 +154,17 @@ unavailable (try again).`,
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)
 	}
 	return root
+}
+
+// checkEmpty returns an error if a flag of command is empty and has no default. The command would run as without the flag, for example
+// for any commit, because a variable of a script is not set.
+func checkEmpty(command *cobra.Command) (err error) {
+	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && f.Value.Type() == "string" && f.Value.String() == "" && f.DefValue == "" {
+			err = exit.Errorf(exit.Usage, "--%s is empty: set a value, or omit the flag", f.Name)
+		}
+	})
+	return err
 }
 
 // printTable prints a table, or the same data in another format. If a table has no rows, it prints the message empty instead, or

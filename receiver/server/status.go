@@ -100,8 +100,11 @@ func parseQuery(raw string) (q query, err error) {
 		if len(list) > 1 {
 			return q, fmt.Errorf("%s is given %d times, not once", name, len(list))
 		}
-		if len(list) == 1 {
-			*into = list[0]
+		if len(list) == 0 {
+			continue
+		}
+		if *into = list[0]; *into == "" {
+			return q, fmt.Errorf("%s is empty: set a value, or omit the parameter", name)
 		}
 		if len(*into) > maxQuery {
 			return q, fmt.Errorf("%s is longer than %d characters", name, maxQuery)

@@ -284,7 +284,8 @@ func TestRequestForRefAtCommit(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, w.post("plant", strings.NewReplacer(commit, other, "0002.", "0003.").Replace(body), bearer(ownSecret)).Code)
 	assert.Equal(t, request.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
 	assert.Equal(t, http.StatusUnauthorized, w.post("plant", body, bearer(installSecret)).Code)
-	for _, query := range []string{"commit=1111111", "commit=" + commit + "&commit=" + commit, "wait=1", "wait=-1s", "wait=11s", "wait=1s&wait=1s"} {
+	for _, query := range []string{"commit=1111111", "commit=" + commit + "&commit=" + commit, "wait=1", "wait=-1s", "wait=11s", "wait=1s&wait=1s",
+		"commit=&id=" + id, "ref=&commit=" + commit, "id=", "wait=", "commit"} {
 		t.Run(fmt.Sprintf("%.20s", query), func(t *testing.T) {
 			assert.Equal(t, http.StatusBadRequest, ask(query).Code)
 		})
