@@ -188,6 +188,19 @@ func TestPromotionsReachFleet(t *testing.T) {
 	// So does a missing GatewaySync.
 	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver does not serve nothing in namespace ")
 	l.titles("first")
+
+	// A verification for which the Freight has no commit must not accept any commit.
+	for commit, want := range map[string]string{l.First: "Successful", "": ""} {
+		t.Run(fmt.Sprintf("verification of %q", commit), func(t *testing.T) {
+			run, err := analyse(t, "stoker-status", map[string]string{
+				"namespace": l.Namespace, "gatewaysync": l.Name, "commit": commit, "receiver": l.receiver.URL, "token": receivertest.Token,
+			})
+			require.NoError(t, err)
+			outcome, err := run.Spec.Metrics[0].measure(t.Context())
+			assert.Equal(t, want, outcome)
+			assert.Equal(t, want == "", err != nil, "%v", err)
+		})
+	}
 }
 
 // The digest of an artifact is promoted without a commit.
