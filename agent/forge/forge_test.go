@@ -309,6 +309,25 @@ func TestRedirectToAnotherHost(t *testing.T) {
 	assert.Empty(t, seen)
 }
 
+func TestRedirectOnSameHost(t *testing.T) {
+	each(t, func(t *testing.T, f *forgetest.Fake) {
+		f.URL = strings.Replace(f.URL, "127.0.0.1", "localhost", 1)
+		other := strings.Replace(f.URL, "localhost", "LOCALHOST", 1)
+		redirected := false
+		f.Answer = func(w http.ResponseWriter, r *http.Request) bool {
+			if redirected {
+				return false
+			}
+			redirected = true
+			http.Redirect(w, r, other+r.URL.RequestURI(), http.StatusTemporaryRedirect)
+			return true
+		}
+		_, err := f.Forge(t, forgetest.Token).Open(t.Context(), "main")
+		require.NoError(t, err)
+		assert.True(t, redirected)
+	})
+}
+
 func TestAddresses(t *testing.T) {
 	for repository, provider := range map[string]string{
 		"https://github.com/o/r.git": giturl.GitHub, "git@github.com:o/r.git": giturl.GitHub, "https://x.ghe.com/o/r": giturl.GitHub, "https://gitlab.com/a/b/c.git": giturl.GitLab,

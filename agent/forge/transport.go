@@ -48,7 +48,7 @@ func redirected(host string) error {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Host != t.api.Host || req.URL.Scheme != t.api.Scheme {
+	if httpclient.Origin(req.URL) != httpclient.Origin(t.api) {
 		return nil, failure.New(v1alpha1.ReasonRedirectRefused, "a request to %s does not belong to the API at %s", failure.Quote(req.URL.Host), t.api.Host)
 	}
 	req = req.Clone(req.Context())
