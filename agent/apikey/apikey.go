@@ -72,6 +72,7 @@ type Key struct {
 	missing []string // what the last Install could not do
 	called  bool     // Restart was called
 	refused bool     // RecordRestart reported that no restart follows
+	logged  string   // the error that Update logged last; "" after success
 }
 
 // state survives a restart of the agent.
@@ -146,7 +147,7 @@ func writePrivate(name string, b []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// Due reports whether Install must run: at first, and when the gateway has rejected the key.
+// Due reports whether Install must run: at first, after an error before the gateway started, and when the gateway has rejected the key.
 func (k *Key) Due() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,7 +172,7 @@ func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 		}
 	}
 	changed, missing, err := install(d, hash(key), k.now())
-	k.missing, k.checked, k.due = missing, started, false
+	k.missing, k.checked, k.due = missing, started, err != nil && !started
 	if err != nil {
 		k.missing = append(k.missing, err.Error())
 	}
@@ -276,9 +277,19 @@ func (k *Key) Update(open func() (*disk.Dir, error), mayRun func() bool, log *sl
 	}
 	runs := mayRun()
 	changed, err := k.Install(d, runs)
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	k.mu.Lock()
+	repeated := message == k.logged
+	k.logged = message
+	k.mu.Unlock()
 	switch {
 	case err != nil:
-		log.Warn("API key not installed", "error", err)
+		if !repeated {
+			log.Warn("API key not installed", "error", err)
+		}
 	case changed:
 		log.Info("API key installed", "resource", Folder, "gatewayRuns", runs)
 	}

@@ -1,6 +1,7 @@
 package apikey_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,6 +163,35 @@ func TestNoSecurityLevels(t *testing.T) {
 	assert.True(t, failure.Is(s.scan(), v1alpha1.ReasonWaitingForGateway))
 	assert.Equal(t, 1, restarts)
 	require.NoError(t, s.gw.Restart(0))
+	require.NoError(t, s.scan())
+}
+
+// An installation that failed is repeated before the gateway starts. The log has each error once.
+func TestUpdateAfterAnError(t *testing.T) {
+	s := newSite(t, simulator.Options{})
+	require.NoError(t, s.gw.SetState(simulator.Down))
+	require.NoError(t, s.dir.Close())
+	full := true
+	var err error
+	s.dir, err = disk.Open(s.data, disk.Options{Around: func(e safe.Effect, do func() error) error {
+		if full && e.Op == "create" {
+			return syscall.ENOSPC
+		}
+		return do()
+	}})
+	require.NoError(t, err)
+	var log bytes.Buffer
+	update := func() {
+		s.key.Update(func() (*disk.Dir, error) { return s.dir, nil }, func() bool { return false }, slog.New(slog.NewTextHandler(&log, nil)))
+	}
+	for range 3 { // sequence: iterations of the agent
+		update()
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "API key not installed"), &log)
+	full = false
+	update()
+	assert.False(t, s.key.Due())
+	require.NoError(t, s.gw.SetState(simulator.Running))
 	require.NoError(t, s.scan())
 }
 
