@@ -109,7 +109,7 @@ type driftCheck struct {
 	cur        safe.Cursor
 	dirs       map[string]bool // folders with drift
 	newRecords []plan.Owned    // new records, sorted by path
-	thumbnails []plan.Owned    // new records of changed thumbnails; see finishThumbnails
+	thumbnails [][2]plan.Owned // old and new records of changed thumbnails; see finishThumbnails
 	buf        []byte
 	// suspectBytes is how many more bytes may be read only because the ctime of files changed.
 	suspectBytes int64
@@ -125,6 +125,15 @@ func (c *driftCheck) drifted(path string, kind DriftKind) {
 	}
 	if len(c.Paths) < driftPaths {
 		c.Paths = append(c.Paths, Drifted{path, kind})
+	}
+}
+
+// modified adds a file to the result. If its size and mtime are those of its record, later plans and comparisons must read it.
+func (c *driftCheck) modified(rec, now plan.Owned) {
+	c.drifted(rec.Path, Modified)
+	if now.Size == rec.Size && now.Mtime == rec.Mtime {
+		rec.Mtime = unknownMtime
+		c.newRecords = append(c.newRecords, rec)
 	}
 }
 
@@ -209,15 +218,12 @@ func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan
 	case id == rec.Have:
 		c.adopt(now)
 	case name == resource.Thumbnail && st.Exec == rec.Exec && !id.IsZero():
-		c.thumbnails = append(c.thumbnails, now)
+		c.thumbnails = append(c.thumbnails, [2]plan.Owned{rec, now})
+		return false, nil
 	case st.Exec == rec.Exec && c.d.sameMeaning(folder, name, now):
 		c.adopt(now)
 	default:
-		c.drifted(rec.Path, Modified)
-		if same { // make later plans and comparisons read the file
-			rec.Mtime = unknownMtime
-			c.newRecords = append(c.newRecords, rec)
-		}
+		c.modified(rec, now)
 		return false, nil
 	}
 	return true, nil
@@ -228,11 +234,11 @@ const unknownMtime = math.MinInt64
 
 // finishThumbnails adopts the changed thumbnails. But if another file of its folder drifted, a thumbnail is drift, too.
 func (c *driftCheck) finishThumbnails() {
-	for _, rec := range c.thumbnails {
-		if dir, _ := safe.Split(rec.Path); c.dirs[dir] {
-			c.drifted(rec.Path, Modified)
+	for _, t := range c.thumbnails {
+		if dir, _ := safe.Split(t[0].Path); c.dirs[dir] {
+			c.modified(t[0], t[1])
 		} else {
-			c.adopt(rec)
+			c.adopt(t[1])
 		}
 	}
 	slices.SortFunc(c.newRecords, func(a, b plan.Owned) int { return strings.Compare(a.Path, b.Path) })

@@ -204,6 +204,13 @@ func writeKeepingMtime(t *testing.T, root, name, content string) {
 func TestDriftWithSameSizeAndMtime(t *testing.T) {
 	const path = "projects/p/a/view.json"
 	edited := []Drifted{{path, Modified}}
+	assertStale := func(d *Dir, path string) {
+		rec, _, err := d.Manifest().Get(path)
+		require.NoError(t, err)
+		st, err := d.Stat(path)
+		require.NoError(t, err)
+		assert.NotEqual(t, rec.Mtime, st.Mtime, "the next plan compares the file")
+	}
 	for name, checks := range map[string]int{"before the first check": 0, "after a check": 1} {
 		t.Run(name, func(t *testing.T) {
 			root, d := syncedViews(t)
@@ -214,11 +221,7 @@ func TestDriftWithSameSizeAndMtime(t *testing.T) {
 			for range 3 {
 				assert.Equal(t, edited, drift(t, d, false).Paths)
 			}
-			rec, _, err := d.Manifest().Get(path)
-			require.NoError(t, err)
-			st, err := d.Stat(path)
-			require.NoError(t, err)
-			assert.NotEqual(t, rec.Mtime, st.Mtime, "the next plan compares the file")
+			assertStale(d, path)
 			require.NoError(t, d.Close())
 			d = open(t, root, Options{})
 			assert.Equal(t, edited, drift(t, d, false).Paths, "after a restart of the agent, too")
@@ -228,6 +231,23 @@ func TestDriftWithSameSizeAndMtime(t *testing.T) {
 			assert.Equal(t, Drift{Checked: 12}, drift(t, d, false))
 		})
 	}
+	t.Run("thumbnail of a drifted folder", func(t *testing.T) {
+		const thumbnail = "projects/p/a/thumbnail.png"
+		root, d := syncedViews(t)
+		put(t, root, path, "edited")
+		writeKeepingMtime(t, root, thumbnail, "PNG")
+		for i := range 4 {
+			full := i < 2 // then the manifest cannot be written
+			d.vol.Around = func(e safe.Effect, do func() error) error {
+				if full && e.Op == "fill" {
+					return syscall.ENOSPC
+				}
+				return do()
+			}
+			assert.Equal(t, []Drifted{{thumbnail, Modified}, {path, Modified}}, drift(t, d, false).Paths)
+		}
+		assertStale(d, thumbnail)
+	})
 	t.Run("edit before another sync", func(t *testing.T) {
 		root, d := syncedViews(t)
 		require.Zero(t, drift(t, d, false).Files)
