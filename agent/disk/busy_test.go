@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -268,6 +269,24 @@ func TestCloseReleasesLockOfChildProcesses(t *testing.T) {
 	defer func() { assert.NoError(t, unix.Close(child)) }()
 	require.NoError(t, d.Close())
 	open(t, root, Options{})
+}
+
+// Open and CheckSeeded leave no open file to the garbage collector, because open files keep the volume mounted.
+func TestOpenFilesAreClosed(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{})
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	before := len(openFiles(t))
+	for range 10 {
+		require.NoError(t, d.CheckSeeded())
+	}
+	assert.Len(t, openFiles(t), before, "CheckSeeded")
+	for range 10 {
+		r, err := Open(root, Options{ReadOnly: true})
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+	}
+	assert.Len(t, openFiles(t), before, "Open")
 }
 
 func openFiles(t testing.TB) (names []string) {

@@ -157,11 +157,11 @@ func (d *Dir) open() error {
 			return err
 		}
 	}
-	if d.o.ReadOnly {
-		return d.openReadOnly()
-	}
 	top := &safe.Folder{Root: d.top}
 	defer top.CloseFile()
+	if d.o.ReadOnly {
+		return d.openReadOnly(top)
+	}
 	own, err := d.vol.OwnFolder(top)
 	if err != nil {
 		return err
@@ -187,8 +187,8 @@ func (d *Dir) open() error {
 }
 
 // openReadOnly opens what exists of .stoker, without writing.
-func (d *Dir) openReadOnly() error {
-	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
+func (d *Dir) openReadOnly(top *safe.Folder) error {
+	own, err := top.Open(safe.OwnDir)
 	missing := safe.NotThere(err)
 	if err != nil && !missing {
 		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
@@ -262,6 +262,7 @@ func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }
 //   - db and projects: 8.1 with its other root files elsewhere.
 func (d *Dir) CheckSeeded() error {
 	folder := &safe.Folder{Root: d.top}
+	defer folder.CloseFile()
 	if folder.Has(safe.OwnDir, "manifest") || folder.Has("config", "resources", "core") || folder.Has("db") && folder.Has("projects") {
 		return nil
 	}
