@@ -283,6 +283,22 @@ func TestExampleSyncWaves(t *testing.T) {
 			}
 		})
 	}
+	for _, file := range []string{"plain.yaml", "helm.yaml", "kustomize.yaml"} {
+		t.Run(file, func(t *testing.T) {
+			var app struct {
+				Spec struct {
+					SyncPolicy struct {
+						SyncOptions []string
+						Retry       struct{ Limit *int }
+					}
+				}
+			}
+			require.NoError(t, yaml.Unmarshal(documents(t, file)[0], &app))
+			assert.Contains(t, app.Spec.SyncPolicy.SyncOptions, "ApplyOutOfSyncOnly=true")
+			require.NotNil(t, app.Spec.SyncPolicy.Retry.Limit, "Argo CD retries five times by default")
+			assert.Zero(t, *app.Spec.SyncPolicy.Retry.Limit, "a retry leaves out wave 0, which is in sync, and applies wave 1")
+		})
+	}
 	gs, err := specfile.GatewaySync(filepath.Join(waves, "plain/gatewaysync.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, "0", gs.Annotations[waveOf])
