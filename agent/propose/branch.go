@@ -83,17 +83,19 @@ func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error
 			return err
 		}
 	}
-	if p.PullRequests != nil && rec.Number > 0 {
-		pr, err := p.numbered(ctx, rec.Number, p.branch)
-		if err == nil && pr != nil && pr.State == forge.Open {
-			err = p.retract(ctx, pr, cmp.Or(rec.Comment, "Git has the change already."))
-		}
-		if err != nil {
-			return err
-		}
+	var pr *forge.PullRequest
+	switch {
+	case p.PullRequests == nil:
+	case rec.Number > 0:
+		pr, err = p.numbered(ctx, rec.Number, p.branch)
+	default: // the answer to its creation may be lost
+		pr, err = p.current(ctx)
 	}
-	if tip.IsZero() {
-		return nil
+	if err == nil && pr != nil && pr.State == forge.Open {
+		err = p.retract(ctx, pr, cmp.Or(rec.Comment, "Git has the change already."))
+	}
+	if err != nil || tip.IsZero() {
+		return err
 	}
 	err = b.delete(ctx, tip)
 	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // another author pushed, or the server keeps the branch

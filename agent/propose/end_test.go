@@ -177,6 +177,18 @@ func TestEndOfProposal(t *testing.T) {
 		g.settle(time.Hour)
 		assert.Empty(t, pl.hub.open(), "%v", g.state())
 	})
+	t.Run("undone before the record has the number", func(t *testing.T) {
+		pl, g := opened(t)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Number, rec.URL = 0, ""
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		g.undo()
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
+		assert.Empty(t, pl.hub.open())
+	})
 	for name, forged := range map[string]record{
 		"of an ended proposal": {LastState: v1alpha1.ProposalMerged},
 		"of a withdrawn one":   {Branch: "gateway-changes/plants/a", Digest: "x", Files: map[plan.Path]proposed{}},
