@@ -260,7 +260,8 @@ func TestRenamedGitHubRepository(t *testing.T) {
 
 // A Gitea may send fewer pull requests for each page than asked for, and lists those that were updated last. Their texts may be long.
 func TestGiteaPages(t *testing.T) {
-	const most, open, closed, long = 20, 150, 50, 30
+	const open, closed, long = 150, 50, 30
+	most, last := 0, 0 // of a page; the newest one with a long text
 	g := gitea(t, func(r *http.Request) any {
 		q := r.URL.Query()
 		var list []map[string]any
@@ -272,7 +273,7 @@ func TestGiteaPages(t *testing.T) {
 			if s := q.Get("state"); s == state || s == "all" {
 				side := map[string]any{"ref": fmt.Sprint("b", n), "repo_id": 1, "sha": forgetest.Commit}
 				body := ""
-				if n > open-long && n <= open { // a page of them exceeds what the agent accepts
+				if n > last-long && n <= last { // a page of them exceeds what the agent accepts
 					body = strings.Repeat("x", 1<<20)
 				}
 				list = append(list, map[string]any{"number": n, "state": state, "body": body, "head": side, "base": map[string]any{"ref": "main", "repo_id": 1}})
@@ -285,13 +286,30 @@ func TestGiteaPages(t *testing.T) {
 		list = list[min((page-1)*limit, len(list)):]
 		return list[:min(limit, len(list))]
 	})
-	list, err := g.ByHead(t.Context(), "b1", "main")
-	require.NoError(t, err)
-	require.Len(t, list, 1, "the open pull request that was updated first")
-	assert.Equal(t, int64(1), list[0].Number)
-	list, err = g.Open(t.Context(), "main")
-	require.NoError(t, err)
-	assert.Len(t, list, forge.MaxListed)
+	var newest []int64
+	for n := open; n > open-forge.MaxListed; n-- {
+		newest = append(newest, int64(n))
+	}
+	for name, c := range map[string]struct{ most, last int }{
+		"long texts from the first page":                {20, open},
+		"long texts from the first page, smaller pages": {10, open},
+		"long texts from a later page, smaller pages":   {10, open - 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			most, last = c.most, c.last
+			list, err := g.ByHead(t.Context(), "b1", "main")
+			require.NoError(t, err)
+			require.Len(t, list, 1, "the open pull request that was updated first")
+			assert.Equal(t, int64(1), list[0].Number)
+			list, err = g.Open(t.Context(), "main")
+			require.NoError(t, err)
+			var numbers []int64
+			for _, pr := range list { // setup
+				numbers = append(numbers, pr.Number)
+			}
+			assert.Equal(t, newest, numbers)
+		})
+	}
 }
 
 func TestRedirectToAnotherHost(t *testing.T) {

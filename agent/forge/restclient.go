@@ -55,16 +55,20 @@ const perPage = 20
 // fewer than perPage is the last one. If a page exceeds maxAnswer, readPages reads its pull requests one by one.
 func readPages(pages int, short bool, keep func(PullRequest) bool, get func(page, size int) ([]PullRequest, error)) ([]PullRequest, error) {
 	var out []PullRequest
+	full := perPage // what a full page has: a server may send fewer
 	for n := range pages {
 		list, err := get(n+1, perPage)
 		if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
-			list, err = oneByOne(n*perPage, get)
+			list, err = oneByOne(n*full, full, get)
+		} else {
+			full = len(list)
 		}
 		if err != nil {
 			return nil, err
 		}
 		for _, pr := range list {
-			if keep(pr) && len(out) < MaxListed {
+			same := func(p PullRequest) bool { return p.Number == pr.Number } // the first page may hide that full is less than perPage
+			if keep(pr) && len(out) < MaxListed && !slices.ContainsFunc(out, same) {
 				out = append(out, pr)
 			}
 		}
@@ -75,9 +79,9 @@ func readPages(pages int, short bool, keep func(PullRequest) bool, get func(page
 	return out, nil
 }
 
-// oneByOne returns the perPage pull requests that follow a number of first ones.
-func oneByOne(first int, get func(page, size int) ([]PullRequest, error)) (list []PullRequest, err error) {
-	for i := range perPage {
+// oneByOne returns the pull requests that follow a number of first ones, at most n of them.
+func oneByOne(first, n int, get func(page, size int) ([]PullRequest, error)) (list []PullRequest, err error) {
+	for i := range n {
 		one, err := get(first+i+1, 1)
 		if err != nil || len(one) == 0 {
 			return list, err
