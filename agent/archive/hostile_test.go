@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,7 +113,6 @@ func TestHostileDownload(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	s.sync(first)
 	s.sync(second)
-	require.NoError(t, archive.NewUploader(slog.New(slog.DiscardHandler)).Pass(t.Context(), s.job(m, 2)))
 	id := s.snapshots()[0]
 	claim := func(size int64) {
 		m.Set(prefix+id+".json", fmt.Appendf(nil, `{"id":%q,"archiveBytes":%d}`, id, size))
