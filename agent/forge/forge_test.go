@@ -312,6 +312,30 @@ func TestGiteaPages(t *testing.T) {
 	}
 }
 
+func TestGiteaLabels(t *testing.T) {
+	var labels []any
+	g := gitea(t, func(r *http.Request) any {
+		var page, limit int
+		_, _ = fmt.Sscan(r.URL.Query().Get("page"), &page)
+		_, _ = fmt.Sscan(r.URL.Query().Get("limit"), &limit)
+		if r.Method == http.MethodPost {
+			var in map[string]any
+			_ = json.NewDecoder(r.Body).Decode(&in)
+			labels, _ = in["labels"].([]any)
+			return map[string]any{"number": 1, "state": "open"}
+		}
+		list := []map[string]any{}
+		for id := (page - 1) * limit; id < min(page*limit, 51); id++ {
+			list = append(list, map[string]any{"id": id, "name": fmt.Sprint("l", id)})
+		}
+		return list
+	})
+	pr, err := g.Create(t.Context(), forge.Draft{Branch: "b", Base: "main", Title: "t", Labels: []string{"l50", "unknown"}})
+	require.NoError(t, err)
+	assert.Equal(t, []any{50.0}, labels)
+	assert.Equal(t, []string{`the repository has no label "unknown"`}, pr.Notes)
+}
+
 func TestRedirectToAnotherHost(t *testing.T) {
 	var seen []string
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.URL.Path) }))

@@ -141,14 +141,23 @@ func (g *gitea) create(ctx context.Context, c *sdk.Client, o sdk.CreatePullReque
 	}
 }
 
+// maxLabelPages bounds the labels of a repository that are read.
+const maxLabelPages = 20
+
 // labels returns the ids of labels, and a note for each that the repository does not have.
 func (g *gitea) labels(c *sdk.Client, names []string) (ids []int64, notes []string) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	list, _, err := c.ListRepoLabels(g.repo.owner, g.repo.name, sdk.ListLabelsOptions{ListOptions: sdk.ListOptions{PageSize: 50}})
-	if err != nil {
-		return nil, []string{"labels not set: " + clientError(err, g.repo.api.Host).Error()}
+	var list []*sdk.Label
+	for n := range maxLabelPages {
+		page, _, err := c.ListRepoLabels(g.repo.owner, g.repo.name, sdk.ListLabelsOptions{ListOptions: sdk.ListOptions{Page: n + 1, PageSize: 50}})
+		if err != nil {
+			return nil, []string{"labels not set: " + clientError(err, g.repo.api.Host).Error()}
+		}
+		if list = append(list, page...); len(page) == 0 {
+			break
+		}
 	}
 	for _, name := range names {
 		i := slices.IndexFunc(list, func(l *sdk.Label) bool { return l.Name == name })
