@@ -68,31 +68,17 @@ func defaultAPI(provider string, web *url.URL) string {
 	return web.String()
 }
 
-// azureAddress reads https://dev.azure.com/org/[project/]_git/name, https://org.visualstudio.com/[DefaultCollection/][project/]_git/name and
-// git@ssh.dev.azure.com:v3/org/project/name. Without a project, the repository has the name of its project.
-func azureAddress(u *url.URL, parts []string, base string) (repo address, err error) {
-	host := strings.ToLower(u.Hostname())
-	if org, older := strings.CutSuffix(host, ".visualstudio.com"); older && org != "vs-ssh" {
-		if strings.EqualFold(parts[0], "DefaultCollection") {
-			parts = parts[1:]
-		}
-		parts = append([]string{org}, parts...)
+// azureAddress reads the forms of giturl.AzurePath, with base also on another host.
+func azureAddress(u *url.URL, parts []string, base string) (address, error) {
+	if base == "" && giturl.ProviderOf(u.String()) != giturl.AzureDevOps { // dev.azure.com must not get the token of another host
+		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not a host of Azure DevOps Services: set spec.bidirectional.apiBaseURL", u.Hostname())
 	}
-	if len(parts) == 3 && parts[1] == "_git" {
-		parts = []string{parts[0], parts[2], "_git", parts[2]}
+	path := giturl.AzurePath(strings.ToLower(u.Hostname()), parts)
+	if path == nil {
+		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on azuredevops must be organization/project/_git/name")
 	}
-	switch {
-	case base == "" && giturl.ProviderOf(u.String()) != giturl.AzureDevOps: // dev.azure.com must not get the token of another host
-		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is not a host of Azure DevOps Services: set spec.bidirectional.apiBaseURL", u.Hostname())
-	case len(parts) == 4 && parts[2] == "_git":
-		repo.owner, repo.project, repo.name = parts[0], parts[1], parts[3]
-	case len(parts) == 4 && parts[0] == "v3":
-		repo.owner, repo.project, repo.name = parts[1], parts[2], parts[3]
-	default:
-		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of a repository on azuredevops must be organization/project/_git/name")
-	}
-	repo.api, err = parseBase(cmp.Or(base, "https://dev.azure.com/"+url.PathEscape(repo.owner)), u.Scheme)
-	return repo, err
+	api, err := parseBase(cmp.Or(base, "https://dev.azure.com/"+url.PathEscape(path[0])), u.Scheme)
+	return address{api: api, owner: path[0], project: path[1], name: path[3]}, err
 }
 
 // parseBase reads the address of an API. It accepts http:// only if the scheme of the repository is http, too, because the token

@@ -172,11 +172,41 @@ const maxAddress = 2048
 // Same reports whether two addresses name the same repository, that is, the same host and path. It ignores scheme, user and
 // port, because hosts serve one repository over https and ssh at different ports. It also ignores .git, slashes at both ends of
 // the path, and case, as most hosts do. The same rules apply to local folders, whose host is empty. An invalid address equals
-// nothing.
+// nothing. All addresses of a repository on Azure DevOps, whose hosts and paths differ, are the same.
 func Same(a, b string) bool {
-	hostA, pathA, okA := split(a)
-	hostB, pathB, okB := split(b)
+	hostA, pathA, okA := splitAzure(a)
+	hostB, pathB, okB := splitAzure(b)
 	return okA && okB && hostA == hostB && strings.EqualFold(pathA, pathB)
+}
+
+// splitAzure is split with one host and path for all addresses of a repository on Azure DevOps.
+func splitAzure(s string) (host, path string, ok bool) {
+	host, path, ok = split(s)
+	if parts := AzurePath(host, strings.Split(path, "/")); parts != nil && ProviderOf(s) == AzureDevOps {
+		return "dev.azure.com", strings.Join(parts, "/"), ok
+	}
+	return host, path, ok
+}
+
+// AzurePath returns organization/project/_git/name for the host, in lower case, and the path of a repository on Azure DevOps:
+// dev.azure.com/organization/[project/]_git/name, organization.visualstudio.com/[DefaultCollection/][project/]_git/name or
+// ssh.dev.azure.com:v3/organization/project/name. It returns nil for another path.
+func AzurePath(host string, parts []string) []string {
+	if organization, older := strings.CutSuffix(host, ".visualstudio.com"); older && organization != "vs-ssh" {
+		if strings.EqualFold(parts[0], "DefaultCollection") {
+			parts = parts[1:]
+		}
+		parts = append([]string{organization}, parts...)
+	}
+	switch {
+	case len(parts) == 3 && parts[1] == "_git": // the repository has the name of its project
+		return []string{parts[0], parts[2], "_git", parts[2]}
+	case len(parts) == 4 && parts[2] == "_git":
+		return parts
+	case len(parts) == 4 && parts[0] == "v3":
+		return []string{parts[1], parts[2], "_git", parts[3]}
+	}
+	return nil
 }
 
 // remoteSchemes are the schemes of repositories on a host.

@@ -24,6 +24,13 @@ func TestSameRepository(t *testing.T) {
 		{"git@[fd00::1]:plants/line", "ssh://git@[fd00::1]:22/plants/line.git"},
 		{"/srv/plants/line.git", "file:///srv/plants/line", "/srv/plants/line/"},
 		{"https://git.example.com/.git"},
+		{
+			"https://dev.azure.com/north/Line/_git/Line", "https://north@dev.azure.com/north/_git/Line", "git@ssh.dev.azure.com:v3/north/Line/Line",
+			"https://North.visualstudio.com/DefaultCollection/Line/_git/Line", "north@vs-ssh.visualstudio.com:v3/north/Line/Line",
+		},
+		{"https://dev.azure.com/north/Area/_git/Line", "https://north.visualstudio.com/Area/_git/Line"},
+		{"https://git.example.com/v3/north/Line/Line"},
+		{"https://north.visualstudio.com/Collection/Line/_git/Line"},
 	}
 	for i, group := range groups {
 		t.Run(group[0], func(t *testing.T) {
