@@ -59,7 +59,7 @@ func TestWebhookPageCommands(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, script, 1+5+4)
+	require.Len(t, script, 1+5+4) // set -eu, the lines of TOKEN and kubectl, and those of curl
 
 	cluster := kubetest.Control(t)
 	install(t, cluster)
@@ -92,7 +92,7 @@ spec: {git: {repo: "https://git.example.com/plant/line.git", ref: main}, webhook
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedRef, "the page ends with the withdrawal")
 }
 
-// certificate creates a certificate for localhost, laid out like a mount of cert-manager.
+// certificate creates a certificate for 127.0.0.1, with the file names of a Secret of cert-manager.
 func certificate(t *testing.T, dir string) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -114,8 +114,8 @@ func TestServesTLS(t *testing.T) {
 	certificate(t, dir)
 	r := start(t, cluster, "--tls-dir="+dir)
 	url := strings.Replace(r.url, "http://", "https://", 1)
-	var out, talk bytes.Buffer
-	require.Equal(t, daemon.ExitDone, run(t.Context(), []string{"check", "--url=" + url, "--tls-ca-file=" + filepath.Join(dir, "tls.crt")}, noEnv, &out, &talk), talk.String())
+	var out, errs bytes.Buffer
+	require.Equal(t, daemon.ExitDone, run(t.Context(), []string{"check", "--url=" + url, "--tls-ca-file=" + filepath.Join(dir, "tls.crt")}, noEnv, &out, &errs), errs.String())
 	assert.Equal(t, url+": a receiver answers, and rejects a request without a secret\n", out.String())
 	client, err := checkClient(filepath.Join(dir, "tls.crt"))
 	require.NoError(t, err)

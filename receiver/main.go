@@ -1,5 +1,5 @@
-// Command receiver accepts webhooks of git hosts, Argo CD, Kargo and scripts, and makes the same requests to GatewaySyncs as
-// the command line.
+// Command receiver accepts webhooks of git hosts, Argo CD, Kargo and scripts, and makes the same requests to GatewaySyncs and ConfigSyncs
+// as the command line.
 //
 // docs/reference/receiver.md is the reference of its flags, routes, rights and metrics.
 package main
@@ -36,13 +36,14 @@ import (
 )
 
 const (
-	// readInterval is how often the certificate and the secrets are read. The kubelet takes up to a minute to update a mounted
-	// Secret.
+	// readInterval is how often the files with the certificate and with install-wide secrets are read. The kubelet takes up to a minute to
+	// update a mounted Secret.
 	readInterval = 10 * time.Second
 	// maxConnections limits open connections, and maxAddressConnections those of one address. All connections through an
 	// ingress have the same address.
 	maxConnections, maxAddressConnections = 384, 256
-	// bodyTimeout and idleTimeout bound an inactive connection, drainTimeout the pending answers at shutdown.
+	// bodyTimeout is how long a request may take to arrive, idleTimeout how long a connection may stay open without one, and drainTimeout
+	// how long pending answers may take at shutdown.
 	bodyTimeout, idleTimeout, drainTimeout = 10 * time.Second, 20 * time.Second, 15 * time.Second
 )
 
@@ -101,7 +102,8 @@ func serveUntilDone(ctx context.Context, s settings, log *slog.Logger) error {
 	})
 }
 
-// checkTimeout is how long the command check waits for a new installation.
+// checkTimeout is how long the command check waits for a new installation, checkInterval the pause between its attempts, and
+// checkRequestTimeout the limit of each. maxAnswer is how many bytes of an answer it reads.
 const (
 	checkTimeout, checkInterval, checkRequestTimeout = time.Minute, 2 * time.Second, 10 * time.Second
 	commandCheck                                     = "check"

@@ -27,7 +27,7 @@ import (
 	"stoker.io/stoker/test/fleet/plant"
 )
 
-// line creates a GatewaySync without agents.
+// line creates the GatewaySync line, without agents, and the permissions of the receiver. It returns their namespace.
 func line(t *testing.T, cluster *kubetest.Cluster) (namespace string) {
 	t.Helper()
 	namespace = cluster.Namespace(t)
@@ -255,6 +255,7 @@ func TestAcceptedRequestsSurviveShutdown(t *testing.T) {
 	}
 }
 
+// burst is the number of pushes, and senders how many are sent at a time.
 const burst, senders = 10000, 700
 
 // R6: ten thousand simultaneous pushes to two replicas, with a real fleet that does not poll. Each gateway syncs at most twice,

@@ -94,7 +94,8 @@ func New(dir string, now func() time.Time) *Key {
 	return k
 }
 
-// Read returns the key as the gateway's REST interface takes it, <name>:<key>. It makes a key at its first call.
+// Read returns the key as the gateway's REST interface takes it, <name>:<key>. If the folder has no valid key, Read makes one. The reason of an
+// error is GatewayForbidden.
 func (k *Key) Read() (secret.String, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +125,7 @@ func (k *Key) read() (secret.String, error) {
 	return k.current, nil
 }
 
-// valid reports whether a text is the key that Read makes.
+// valid reports whether a text has the form of the keys that Read makes.
 func valid(key string) bool {
 	raw, err := base64.RawURLEncoding.DecodeString(key)
 	return err == nil && len(raw) == 32
@@ -147,7 +148,8 @@ func writePrivate(name string, b []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// Due reports whether Install must run: at first, after an error before the gateway started, and when the gateway has rejected the key.
+// Due reports whether Install must run: at first, after an error before the gateway started, after Forget, and when the gateway has
+// rejected the key.
 func (k *Key) Due() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,7 +157,8 @@ func (k *Key) Due() bool {
 }
 
 // Install writes the hash of the key and its permissions into the gateway's data directory, and returns whether a file changed. started
-// reports that the gateway may have read the files already, so that it accepts the key only after its next start. Rejected returns what Install could not do.
+// reports that the gateway may have read the files already, so that it accepts the key only after its next start. What does not exist yet, or
+// belongs to git, is not an error: Rejected names it.
 func (k *Key) Install(d *disk.Dir, started bool) (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -239,7 +242,8 @@ func (k *Key) save() error {
 	return nil
 }
 
-// Rejected returns why the gateway rejects the key: WaitingForGateway if waiting helps, otherwise GatewayForbidden with what to do.
+// Rejected returns why the gateway rejects the key: WaitingForGateway if waiting helps, otherwise GatewayForbidden with what to do. It makes
+// Install due, and calls OnDue or Restart if that helps.
 func (k *Key) Rejected() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

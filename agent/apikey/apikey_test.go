@@ -53,6 +53,7 @@ func newSite(t *testing.T, o simulator.Options) *site {
 
 func (s *site) restartAgent() { s.key = apikey.New(s.own, func() time.Time { return s.now }) }
 
+// file returns where a path of the data directory is.
 func (s *site) file(path string) string { return filepath.Join(s.data, path) }
 
 // scan asks the gateway for something that needs the permission Write.
@@ -65,6 +66,7 @@ func (s *site) scan() error {
 	return err
 }
 
+// install installs the key and reports whether a file changed.
 func (s *site) install(started bool) bool {
 	s.t.Helper()
 	changed, err := s.key.Install(s.dir, started)
@@ -100,10 +102,10 @@ func TestKeyWorksAfterStart(t *testing.T) {
 // The gateway drops grants at its first start: the key needs one more.
 func TestFirstStart(t *testing.T) {
 	for name, o := range map[string]simulator.Options{
-		"core":       {ResetPermissions: true},
-		"mode":       {ResetPermissions: true, Mode: "prod", Unknowns: simulator.Unknowns{ResetInMode: true}},
-		"every time": {ResetAlways: true},
-		"not local":  {ResetPermissions: true, NoLocalTokens: true},
+		"drops those in core":                  {ResetPermissions: true},
+		"drops those in the mode":              {ResetPermissions: true, Mode: "prod", Unknowns: simulator.Unknowns{ResetInMode: true}},
+		"drops them at every start":            {ResetAlways: true},
+		"ignores keys in the collection local": {ResetPermissions: true, NoLocalTokens: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Seeding = simulator.SeedChart
@@ -138,11 +140,11 @@ func TestFirstStart(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			// If this way does not work, it ends with a reason.
+			// These gateways never accept the key. Once no restart follows, the agent asks a user for help instead of waiting.
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
 			s.install(true)
 			s.key.Restart = func() {}
-			require.NoError(t, s.key.RecordRestart(false)) // the volume says that a pod has asked before
+			require.NoError(t, s.key.RecordRestart(false)) // as for a volume whose earlier pod has asked already
 			s.key.OnDue = func() { t.Error("Install and OnDue must not call each other in a loop") }
 			for range 3 { // sequence: the agent asks again and again
 				err = s.scan()
@@ -228,10 +230,11 @@ const levels, properties = "config/resources/core/ignition/security-levels/", "c
 // Install adds, and changes nothing else.
 func TestGrantsAreAdded(t *testing.T) {
 	admin := `{"children":[{"children":[{"children":[],"name":"Administrator"}],"name":"Roles"}],"name":"Authenticated"}`
+	// permission returns a config with one permission, and with an escape that must stay as it is.
 	permission := func(kind, levels string) string {
 		return `{"writePermissions":{"type":"` + kind + `","securityLevels":[` + levels + `]},"other":"\u003c"}`
 	}
-	for name, c := range map[string]struct{ config, want, problem string }{
+	for name, c := range map[string]struct{ config, want, problem string }{ // want is "" if config stays as it is
 		"below Authenticated": {permission("AnyOf", admin), `{"writePermissions":{"type":"AnyOf","securityLevels":[{"children":[{"children":[{"children":[],"name":"Administrator"}],"name":"Roles"},{"children":[],"name":"Stoker"}],"name":"Authenticated"}]},"other":"\u003c"}`, ""},
 		"beside another":      {permission("AnyOf", `{"name":"Public","children":[]}`), `{"writePermissions":{"type":"AnyOf","securityLevels":[{"name":"Public","children":[]},{"children":[{"children":[],"name":"Stoker"}],"name":"Authenticated"}]},"other":"\u003c"}`, ""},
 		"everybody":           {permission("AnyOf", ""), "", ""},
@@ -275,6 +278,7 @@ func TestGrantsAreAdded(t *testing.T) {
 // The gateway finds its resources as it would have signed them, also if the agent was killed before it had written all of their files.
 func TestGrantsAreSigned(t *testing.T) {
 	for _, dir := range []string{levels, properties} {
+		// The agent is killed when it moves the file last into its place, by the operation move. If last is "", it is not killed.
 		for last, move := range map[string]string{
 			"": "", "resource.json": "exchange", "config.json": "exchange",
 			"resource.json without exchange and links": "rename", "config.json without exchange and links": "rename",
@@ -345,7 +349,7 @@ func TestKeyIsPrivate(t *testing.T) {
 	raw, err := os.ReadFile(s.file(apikey.Folder + "/config.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &token))
-	assert.Len(t, token.Settings.TokenHash, 43)
+	assert.Len(t, token.Settings.TokenHash, 43, "32 bytes in base64")
 
 	require.NoError(t, apikey.Remove(s.dir))
 	require.NoError(t, apikey.Remove(s.dir), "there is nothing left")
@@ -392,8 +396,8 @@ func TestForgetIsDurable(t *testing.T) {
 	assert.NoDirExists(t, s.file(apikey.Folder))
 }
 
-// F31: links that a program of the gateway made lead the agent nowhere.
-func TestHostileFolders(t *testing.T) {
+// F31: the agent does not follow links that a program of the gateway made.
+func TestHostileLinks(t *testing.T) {
 	for _, at := range []string{"config/resources/local/ignition", apikey.Folder, properties[:len(properties)-1], properties + "config.json", apikey.Folder + "/config.json"} {
 		t.Run(at, func(t *testing.T) {
 			s := newSite(t, simulator.Options{})
@@ -424,7 +428,7 @@ func TestDamagedKey(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "api-key"), []byte("short\n"), 0o600))
 	key, err := apikey.New(dir, time.Now).Read()
 	require.NoError(t, err)
-	assert.Len(t, key.Reveal(), len("stoker-agent:")+43)
+	assert.Len(t, key.Reveal(), len("stoker-agent:")+43, "a new key of 32 bytes in base64")
 	again, err := apikey.New(dir, time.Now).Read()
 	require.NoError(t, err)
 	assert.Equal(t, key.Reveal(), again.Reveal())

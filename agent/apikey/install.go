@@ -22,7 +22,7 @@ const (
 	local     = resources + "/local"
 	// properties is the singleton with the permissions.
 	properties = "security-properties"
-	// maxCollections bounds the collections of a gateway: the five of Ignition, and its deployment modes.
+	// maxCollections bounds the collections of a gateway: those of Ignition, and its deployment modes.
 	maxCollections = 64
 	whySaved       = "replaced to grant the agent's API key its permissions"
 )
@@ -126,8 +126,9 @@ var singletons = []singleton{
 	{properties, `add {"name": "Authenticated", "children": [{"name": "Stoker", "children": []}]} to the securityLevels of accessPermissions, readPermissions and writePermissions, as far as they list any`, grantLevel},
 }
 
-// grant adds the entry to the singleton in a folder, and signs it again. It does not create a missing file, which the gateway does. It signs first:
-// if the agent is killed in between, the next call finds no entry, and does both.
+// grant adds the entry to the singleton in a folder, and signs it again. It does not create a missing file, which the gateway does; otherwise it
+// adds the singleton to found. It signs first: if the agent is killed in between, the next call finds no entry, and does both. missing says
+// what a user must add in git.
 func (s singleton) grant(d *disk.Dir, folder string, found map[string]bool) (changed bool, missing string, err error) {
 	config := folder + "/config.json"
 	var next, content []byte
@@ -167,7 +168,8 @@ func (s singleton) grant(d *disk.Dir, folder string, found map[string]bool) (cha
 	return changed, "", err
 }
 
-// signed returns a resource.json with the signature of its only file, config.json; nil if it has another form. The gateway signs it then.
+// signed returns a resource.json with the signature of its only file, config.json; nil if it has another form or no signature. Then the gateway
+// signs it.
 func signed(raw, config []byte) []byte {
 	r, err := resource.ParseSigned(raw)
 	if err != nil || r.Stored() == "" || !slices.Equal(r.Files(), []string{"config.json"}) {
@@ -271,7 +273,8 @@ func add(config []byte, path string, item level) ([]byte, error) {
 	return sjson.SetRawBytes(bytes.Clone(config), path, raw)
 }
 
-// Remove removes the key from a gateway whose agent no longer makes one. The permissions of its level stay, because no other key has it.
+// Remove removes the key from a gateway whose agent no longer makes one. The permissions of its security level stay: without a key at that
+// level, they have no effect.
 func Remove(d *disk.Dir) error {
 	return errors.Join(d.RemoveOwn(Folder+"/resource.json"), d.RemoveOwn(Folder+"/config.json"))
 }

@@ -1,5 +1,5 @@
-// Package archive keeps snapshots in object storage. From there a gateway can be restored after its data volume was lost, or after the
-// snapshot was removed from the volume.
+// Package archive keeps snapshots in object storage, and the backups of whole gateways. From there a gateway can be restored after its data
+// volume was lost, or after the snapshot was removed from the volume.
 //
 // An archive contains every file of a snapshot (see disk.Contents). Restoring it needs neither another archive nor git, so each archive can
 // be deleted alone. It is a .tar.gz file that tar can unpack:
@@ -9,6 +9,7 @@
 //	files.jsonl     one line per file with its path, blob id and record in the manifest: see record
 //
 // Next to each archive is a second object with the suffix .json, the label. It is uploaded last: an archive without a label is incomplete.
+// A backup is one object with the suffix .gwbk.
 //
 // Archives are not signed. A user who can write to the bucket decides which files a restore writes.
 package archive
@@ -167,7 +168,8 @@ type Archive struct {
 }
 
 // Open reads a whole archive. It checks that the bytes of every file match its record, and that the files are within l;
-// Bucket.Download checks l.ArchiveBytes. It does not check the paths; disk.PlanReplace does. The Archive reads from f, which must stay open.
+// Bucket.Download checks l.ArchiveBytes. It does not check the paths; disk.PlanReplace does. The reason of an error is SnapshotFailed. The
+// Archive reads from f, which must stay open.
 func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	a := &Archive{file: f}
 	err := a.read(ctx, l)
@@ -352,17 +354,18 @@ type Download struct {
 
 // broken is an archive that is not downloaded again for brokenFor, unless its label changes.
 type broken struct {
-	id, sum string // the SHA256 of the label
+	id, sum string // of the snapshot; the SHA256 of the archive by its label
 	err     error  // nil while no archive is broken
 	at      time.Time
 }
 
+// brokenFor is how long an archive stays broken.
 const brokenFor = time.Hour
 
-// ID returns the id of the snapshot, or "" without an archive.
+// ID returns the id of the snapshot whose archive is read or was; "" if the Download holds none.
 func (d *Download) ID() string { return d.id }
 
-// Close stops and drops the download.
+// Close stops and drops the download. It may be called again, and the Download used again.
 func (d *Download) Close() error {
 	f := d.file
 	if f == nil {
@@ -381,7 +384,8 @@ const downloadWait = 5 * time.Second
 var ErrDownloading = errors.New("the snapshot is read from object storage")
 
 // Get waits up to downloadWait for the archive of a snapshot in b. The first call for a snapshot drops any other download, and reads into the
-// file that newFile returns.
+// file that newFile returns, which the Download closes. The error is ErrDownloading if the archive is not read yet. After any other error but
+// that of ctx, the next call starts again.
 func (d *Download) Get(ctx context.Context, b *Bucket, id string, newFile func() (*os.File, Limits, error)) (*Archive, error) {
 	if d.id != id || d.file == nil {
 		if err := d.start(b, id, newFile); err != nil {

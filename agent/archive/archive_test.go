@@ -321,7 +321,8 @@ func forge(t *testing.T, entries []entry, records string) []byte {
 	return b.Bytes()
 }
 
-// F22: a user who can write to the bucket may have made the archive. No forged archive changes a file, and each error says that.
+// F22 of docs/internals/threats.md: a user who can write to the bucket may have made the archive. No forged archive changes a file, and each error
+// says that.
 func TestHostileArchive(t *testing.T) {
 	one := []entry{{name: "files/projects/p/a", text: "a"}}
 	line := fmt.Sprintf(`{"path":"projects/p/a","id":"%s"}`, blobID("a"))

@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// F22: object storage may be damaged, or forged.
+// F22 of docs/internals/threats.md: object storage may be damaged, or forged.
 func TestDamagedObjects(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	s.sync(first)
@@ -108,7 +108,7 @@ func (d drip) Read(p []byte) (int, error) {
 	return min(d.piece, len(p)), nil
 }
 
-// F23: object storage decides neither how long a download takes nor how much of the volume it takes.
+// F23 of docs/internals/threats.md: object storage decides neither how long a download takes nor how much of the volume it takes.
 func TestHostileDownload(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	s.sync(first)
@@ -152,7 +152,7 @@ func TestHostileDownload(t *testing.T) {
 	})
 }
 
-// F27: copies of snapshots and backups on the volume are not uploaded, and remove nothing from the bucket.
+// F27 of docs/internals/threats.md: copies of snapshots and backups on the volume are not uploaded, and remove nothing from the bucket.
 func TestForgedSnapshots(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	u, j := newUploader(), s.job(m, 3)

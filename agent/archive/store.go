@@ -33,7 +33,7 @@ const Field = string(secretrefs.Storage)
 type Store interface {
 	// Put writes an object of unknown size, and replaces an older one. After an error, the object is unchanged or does not exist.
 	Put(ctx context.Context, key string, r io.Reader) error
-	// Get reads an object. The error is fs.ErrNotExist if there is none.
+	// Get reads an object, and the caller closes it. The error is fs.ErrNotExist if there is none.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
 	// List returns the keys with a prefix. The error has the reason LimitExceeded if there are more than MaxList.
 	List(ctx context.Context, prefix string) ([]string, error)
@@ -54,7 +54,8 @@ type Listing struct {
 	n      int // number of keys, also of those with another prefix
 }
 
-// Add adds a key. The error has the reason LimitExceeded for a key that no server stores, and for more than MaxList keys.
+// Add adds a key, if it has the prefix. The error has the reason LimitExceeded for a key that is too long for any server, and for more than
+// MaxList keys.
 func (l *Listing) Add(key string) error {
 	l.n++
 	switch {
@@ -76,7 +77,7 @@ const (
 )
 
 const (
-	maxLabel = 64 << 10
+	maxLabel = 64 << 10 // bytes
 	// maxLabels bounds the labels that a listing reads: twice the snapshots that a gateway can keep.
 	maxLabels = 200
 	// maxPacked bounds the object of an archive if Limits do not.
@@ -97,7 +98,7 @@ type Bucket struct {
 	// Prefix begins all keys, and ends with a slash.
 	Prefix  string
 	Gateway string
-	// Keep is how many snapshots are kept.
+	// Keep is how many snapshots and how many backups are kept.
 	Keep int
 }
 

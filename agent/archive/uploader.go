@@ -34,7 +34,7 @@ type Job struct {
 // Uploader uploads only what a sync of this process made (see Add), and each upload allows it to delete one older object of the same kind.
 // So after a restart, the agent no longer uploads what was pending; the next sync has a complete archive again.
 type Uploader struct {
-	// Now is the clock; time.Now by default.
+	// Now is the clock; time.Now by default. Set it and the functions below before SetJob.
 	Now func() time.Time
 	// OnUpload is called with the result of each upload, and with the error if the bucket cannot be listed. OnPending is called with the
 	// number of snapshots and backups that the bucket lacks; 0 without a job. They must not block.
@@ -87,7 +87,7 @@ func (u *Uploader) SetJob(j *Job) {
 	u.Wake()
 }
 
-// Wake makes the Uploader look for new snapshots.
+// Wake makes the Uploader try at once to upload what is pending, or after the running pass.
 func (u *Uploader) Wake() {
 	select {
 	case u.wake <- struct{}{}:
@@ -95,7 +95,7 @@ func (u *Uploader) Wake() {
 	}
 }
 
-// RemoteChanged receives when Remote may return something else.
+// RemoteChanged returns a channel that receives when Remote may return something else.
 func (u *Uploader) RemoteChanged() <-chan struct{} { return u.remoteChanged }
 
 // Remote returns the snapshots in the bucket of a job, oldest first, and whether they are known.
@@ -108,7 +108,7 @@ func (u *Uploader) Remote(j *Job) ([]disk.Snapshot, bool) {
 	return u.remote, true
 }
 
-// Close stops the running upload and waits for its end.
+// Close stops the running upload and waits for its end. It may be called again.
 func (u *Uploader) Close() {
 	u.mu.Lock()
 	cancel, ended := u.cancelRun, u.ended
@@ -154,7 +154,7 @@ func (u *Uploader) run(ctx context.Context, ended chan<- struct{}) {
 	}
 }
 
-// Pass uploads what is pending, and prunes the bucket. Without SetJob, a caller may call it directly.
+// Pass uploads what is pending, and prunes the bucket. A caller that does not use SetJob may call it directly.
 func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	err := u.pass(ctx, j)
 	if ctx.Err() != nil { // canceled by SetJob, Close or the caller

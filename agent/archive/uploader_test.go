@@ -25,7 +25,7 @@ import (
 
 func TestMemoryStore(t *testing.T) { archivetest.Run(t, &archivetest.Memory{}) }
 
-// job copies the snapshots of a site to a store.
+// job copies the snapshots of a site (archive_test.go) to a store.
 func (s *site) job(store archive.Store, keep int) *archive.Job {
 	return &archive.Job{Bucket: *archive.NewBucket(store, "memory", "stoker/", "plant", "line", "area-4", keep), DataDir: s.root}
 }
@@ -117,7 +117,7 @@ func TestUpload(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// F23: a store that refuses, fails or hangs delays no sync, and the upload is retried.
+// F23 of docs/internals/threats.md: a store that refuses, fails or hangs delays no sync, and the upload is retried.
 func TestUploadFaults(t *testing.T) {
 	var logged bytes.Buffer
 	s, m := newSite(t), &archivetest.Memory{}

@@ -11,7 +11,7 @@ import (
 const (
 	// loadGrace is how long a commit must keep failing before the gateway rolls back.
 	loadGrace = 30 * time.Second
-	// requiredScanFailures is the number of scans that must fail in a row. One that hangs takes minutes, so nothing bounds their time.
+	// requiredScanFailures is the number of scans that must fail in a row. A scan that hangs takes minutes, so any time may lie between them.
 	requiredScanFailures = 3
 	// failurePause is the pause between two attempts while it is not certain yet that the commit is to blame.
 	failurePause = 9 * time.Second

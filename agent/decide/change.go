@@ -53,8 +53,8 @@ type Changes struct {
 	Proposal Proposal
 	// Seen reports that the state of the proposal is about these changes, and not about others or older ones.
 	Seen bool
-	// Limit is how long the sync waits for the push, and for the proposer to see the changes. The proposer may be unable to see them before the
-	// sync ends.
+	// Limit is how long the sync waits for the push, and for the proposer to see the changes. Without a limit the sync could wait forever,
+	// because the proposer may not see them before the sync ends.
 	Limit time.Duration
 	Now   time.Time
 }

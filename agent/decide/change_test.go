@@ -136,7 +136,7 @@ func each(f func(Delivery)) {
 	}
 }
 
-// What lets a delivery through a gate, and what alone does not.
+// What exempts a delivery from the maintenance windows (window) and from the validation webhook (review).
 func TestExemptions(t *testing.T) {
 	const window, review = "window", "review"
 	for field, want := range map[string][]string{
@@ -165,7 +165,7 @@ func with(fields string) (d Delivery) {
 	return d
 }
 
-// More facts about a delivery never close a gate that fewer open.
+// A delivery that is exempt stays exempt if another field is set.
 func TestExemptionsAdd(t *testing.T) {
 	each(func(d Delivery) {
 		for i := range reflect.TypeFor[Delivery]().NumField() {
@@ -337,6 +337,9 @@ func TestSchedule(t *testing.T) {
 		assert.Equal(t, at(2*minute), s.Attempt())
 		assert.Equal(t, Schedule{poll: at(minute)}, s.Succeeded(at(minute)))
 	})
+	t.Run("pushes at the same time all count", func(t *testing.T) {
+		assert.Len(t, RecentPushes(slices.Repeat([]time.Time{day}, 3), day.Add(time.Minute)), 3)
+	})
 }
 
 // TestDebounce: looks at the changed files, each a minute after the one before.
@@ -397,7 +400,6 @@ func TestDebounce(t *testing.T) {
 			assert.Equal(t, Schedule{files: "a", stable: day.Add(minute), first: s.LookedAt("a", day.Add(minute)).first}, s.LookedAt("a", day.Add(minute)))
 		}
 	})
-	assert.Len(t, RecentPushes(slices.Repeat([]time.Time{day}, 3), day.Add(time.Minute)), 3)
 }
 
 // TestLookForNewFiles: comparisons of the owned files, each a minute after the one before.

@@ -9,8 +9,8 @@ import (
 
 // Situation is what the next step of a gateway depends on.
 type Situation struct {
-	// Obstacle is why the gateway has no usable instructions: an object is missing, cannot be read, or does not match the other. Otherwise it
-	// is nil.
+	// Obstacle is why the gateway has no usable instructions: the SyncTarget or the GatewaySync is missing, cannot be read, or does not match
+	// the other. Otherwise it is nil.
 	Obstacle *Obstacle
 	// GatewaySync is the newest copy.
 	GatewaySync *v1alpha1.GatewaySync

@@ -78,7 +78,7 @@ func TestNext(t *testing.T) {
 		"the dry run was made":                                    {at(plant(dryRunBefore), 0, planned), KeepOnDisk, "pauses of target planned ", plan.ID{}, "DryRun"},
 		"the dry run was made, paused":                            {at(plant(dryRunBefore), 0, planned, paused), KeepOnDisk, "pauses of target planned ", plan.ID{}, "Paused"},
 		"the dry run was made, and its step opened":               {at(plant(dryRunBefore), open, planned), Follow, "", plan.ID{}, ""},
-		"the rollout went back":                                   {at(gs, open, back, has), Follow, "rollback ", one, ""},
+		"the rollout went back":                                   {at(gs, open, back, hasTarget), Follow, "rollback ", one, ""},
 		"no commit yet":                                           {at(gs, open, noCommit), Follow, "", plan.ID{}, "WaitingForLead"},
 		"no commit yet, and an order without":                     {at(gs, open, noCommit, inForce(plan.ID{})), Follow, "", plan.ID{}, "WaitingForLead"},
 		"no commit any more":                                      {at(gs, open, noCommit, inForce(one)), Leave, "pauses ", plan.ID{}, "WaitingForLead"},
@@ -127,7 +127,7 @@ func TestNext(t *testing.T) {
 func TestNextNeedsApproval(t *testing.T) {
 	gs := plant(needsApproval, withoutHistory)
 	gs.Status.History = []v1alpha1.CommitRecord{{Ref: "main", Commit: two.String()}} // forged with the token of an agent
-	changes := []func(*Situation){paused, invalid, planned, inForce(one), inForce(two), obstacle(false, true), lost, partly, failed, back, moved, forged}
+	changes := []func(*Situation){paused, invalid, planned, inForce(one), inForce(two), obstacle(false, true), lost, partly, failed, back, moved, noRollout}
 	for bits := range 1 << len(changes) {
 		var on []func(*Situation)
 		for i, change := range changes {
@@ -376,15 +376,16 @@ func at(gs *v1alpha1.GatewaySync, open int, change ...func(*Situation)) Situatio
 	return s
 }
 
-func fresh(s *Situation)  { s.Disk, s.Whole, s.Unsynced = plan.ID{}, false, true }
-func has(s *Situation)    { s.Disk, s.Whole = two, true }
-func ranOne(s *Situation) { s.Target, s.Disk, s.Earlier = one, two, []plan.ID{one} }
-func isNew(s *Situation)  { s.NewVolume, s.Empty = true, true }
-func partly(s *Situation) { s.Disk, s.Whole = two, false }
-func failed(s *Situation) { s.Rollout.Failed = true }
-func back(s *Situation)   { s.Rollout.Rollback, s.Rollout.Failed = true, true }
-func moved(s *Situation)  { s.Moved = "main moved" }
-func forged(s *Situation) { s.Rollout = Rollout{} }
+// Changes of a situation.
+func fresh(s *Situation)     { s.Disk, s.Whole, s.Unsynced = plan.ID{}, false, true }
+func hasTarget(s *Situation) { s.Disk, s.Whole = two, true }
+func ranOne(s *Situation)    { s.Target, s.Disk, s.Earlier = one, two, []plan.ID{one} }
+func isNew(s *Situation)     { s.NewVolume, s.Empty = true, true }
+func partly(s *Situation)    { s.Disk, s.Whole = two, false }
+func failed(s *Situation)    { s.Rollout.Failed = true }
+func back(s *Situation)      { s.Rollout.Rollback, s.Rollout.Failed = true, true }
+func moved(s *Situation)     { s.Moved = "main moved" }
+func noRollout(s *Situation) { s.Rollout = Rollout{} }
 
 func TestGate(t *testing.T) {
 	const follow, dry, goesBack = "follow", "dry run", "back"
@@ -395,9 +396,9 @@ func TestGate(t *testing.T) {
 	}{
 		"its step is open":                                        {at(plant(), 2), follow, false},
 		"its step is closed":                                      {at(plant(), 1), "GateClosed", false},
-		"its step is closed, and it has the commit":               {at(plant(), 1, has), "GateClosed", false},
+		"its step is closed, and it has the commit":               {at(plant(), 1, hasTarget), "GateClosed", false},
 		"all steps are open":                                      {at(plant(), 3), follow, false},
-		"no rollout":                                              {at(plant(), 0, forged), follow, false},
+		"no rollout":                                              {at(plant(), 0, noRollout), follow, false},
 		"no stages":                                               {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0), follow, false},
 		"no commit yet":                                           {at(plant(), 1, func(s *Situation) { s.Target = plan.ID{} }), follow, false},
 		"other steps than the lead":                               {at(plant(), 1, func(s *Situation) { s.Rollout.Steps = 4 }), "WaitingForLead", false},
@@ -408,16 +409,16 @@ func TestGate(t *testing.T) {
 		"first start of a fleet":                                  {at(plant(withoutHistory), 1, fresh, func(s *Situation) { s.Rollout.From = Origin{} }), follow, false},
 		"first start after an abort":                              {at(plant(), 2, fresh, failed), goesBack, false},
 		"first start, an approval is missing":                     {at(plant(needsApproval), 1, fresh), goesBack, false},
-		"the rollout went back":                                   {at(plant(), 2, back, has), goesBack, false},
+		"the rollout went back":                                   {at(plant(), 2, back, hasTarget), goesBack, false},
 		"the rollout went back before its step":                   {at(plant(), 1, back), "GateClosed", false},
-		"the rollout went back, and its step was closed":          {at(plant(), 1, back, has), goesBack, false},
-		"the rollout went back to what the status lacks":          {at(plant(withoutHistory), 2, back, has), "WaitingForLead", true},
+		"the rollout went back, and its step was closed":          {at(plant(), 1, back, hasTarget), goesBack, false},
+		"the rollout went back to what the status lacks":          {at(plant(withoutHistory), 2, back, hasTarget), "WaitingForLead", true},
 		"the rollout was aborted":                                 {at(plant(), 2, failed), "GateClosed", false},
-		"the rollout was aborted, and it has the commit":          {at(plant(), 2, failed, has), follow, false},
+		"the rollout was aborted, and it has the commit":          {at(plant(), 2, failed, hasTarget), follow, false},
 		"the rollout was aborted and is done":                     {at(plant(), 3, failed), follow, false},
 		"an approval is missing":                                  {at(plant(needsApproval), 2), "ApprovalNeeded", true},
 		"an approval is missing, all steps are open":              {at(plant(needsApproval), 3), "ApprovalNeeded", true},
-		"an approval is missing, and no rollout":                  {at(plant(needsApproval), 0, forged), "ApprovalNeeded", true},
+		"an approval is missing, and no rollout":                  {at(plant(needsApproval), 0, noRollout), "ApprovalNeeded", true},
 		"another stage is approved":                               {at(plant(needsApproval, approved("dev", two)), 2), "ApprovalNeeded", true},
 		"another commit is approved":                              {at(plant(needsApproval, approved("line", one)), 2), "ApprovalNeeded", true},
 		"approved":                                                {at(plant(needsApproval, approved("line", two)), 2), follow, false},
@@ -425,10 +426,10 @@ func TestGate(t *testing.T) {
 		"an approval is missing for what ran here":                {at(plant(needsApproval, withoutHistory), 2, ranOne), "ApprovalNeeded", true},
 		"an approval is missing for what ran here and everywhere": {at(plant(needsApproval), 2, ranOne), follow, false},
 		"it goes back without an approval, and ran that":          {at(plant(needsApproval), 2, back, func(s *Situation) { s.Disk, s.Earlier = two, []plan.ID{one} }), goesBack, false},
-		"it goes back without an approval":                        {at(plant(needsApproval), 2, back, has), "ApprovalNeeded", true},
-		"it goes back, approved":                                  {at(plant(needsApproval, approved("line", one)), 2, back, has), goesBack, false},
-		"it goes back without an approval, a new volume":          {at(plant(needsApproval), 2, back, has, isNew), goesBack, false},
-		"an approval is missing for what is on the disk":          {at(plant(needsApproval), 2, has), follow, false},
+		"it goes back without an approval":                        {at(plant(needsApproval), 2, back, hasTarget), "ApprovalNeeded", true},
+		"it goes back, approved":                                  {at(plant(needsApproval, approved("line", one)), 2, back, hasTarget), goesBack, false},
+		"it goes back without an approval, a new volume":          {at(plant(needsApproval), 2, back, hasTarget, isNew), goesBack, false},
+		"an approval is missing for what is on the disk":          {at(plant(needsApproval), 2, hasTarget), follow, false},
 		"an approval is missing for what a new volume had":        {at(plant(needsApproval), 2, lost, targetOne), follow, false},
 		"its step is closed for what a new volume had":            {at(plant(), 1, lost, targetOne), follow, false},
 		"its step is closed for what a volume lacks":              {at(plant(), 1, lost, targetOne, func(s *Situation) { s.NewVolume = false }), "GateClosed", false},
@@ -442,7 +443,7 @@ func TestGate(t *testing.T) {
 		"dry run is over":                                         {at(plant(dryRunBefore), 1), "GateClosed", false},
 		"first start before the dry run":                          {at(plant(dryRunBefore), 0, fresh), goesBack, false},
 		"the ref moved":                                           {at(plant(), 2, moved), "RefMoved", false},
-		"the ref moved, and it has the commit":                    {at(plant(), 2, moved, has), follow, false},
+		"the ref moved, and it has the commit":                    {at(plant(), 2, moved, hasTarget), follow, false},
 		"the ref moved before its first start":                    {at(plant(), 2, moved, fresh), follow, false},
 		"the ref moved, no stages":                                {at(plant(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment = nil }), 0, moved), "RefMoved", false},
 		"too many names":                                          {at(plant(tooLarge), 2), "ProfilesInvalid", false},

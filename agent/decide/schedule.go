@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxSettling is how long after the first save a change is proposed even if saving goes on.
+	// maxSettling is how long after the first look at a change it is proposed, even if saving goes on.
 	maxSettling = 10 * time.Minute
 	// MaxPushes bounds the pushes of a proposal within pushWindow.
 	MaxPushes  = 6

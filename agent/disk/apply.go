@@ -23,8 +23,8 @@ type Result struct {
 // Apply makes the staged files live, removes deleted ones, and writes the manifest with header. It ignores header.Files, because
 // the manifest counts its files itself. If there is nothing to do, it writes nothing.
 //
-// If ctx is done before the first file moves, Apply discards the stage. After that, Apply ignores ctx: it is short, and
-// either finishes or, after an error, rolls back.
+// If ctx is done when Apply begins, Apply discards the stage. After that, Apply ignores ctx: it is short, and either finishes or,
+// after an error, rolls back. A second call is an error.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
 	d.writing.Lock()

@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// backUp saves a backup of some bytes.
+// backUp saves a backup of a number of bytes.
 func backUp(d *Dir, id string, bytes int, limit int64) error {
 	return d.SaveBackup(id, limit, func(w io.Writer) error {
 		_, err := io.CopyN(w, strings.NewReader(strings.Repeat("g", bytes)), int64(bytes))
@@ -51,7 +51,7 @@ func TestBackups(t *testing.T) {
 		root := seeded(t)
 		return open(t, root, Options{Now: fixed}), root
 	}
-	// syncs carries out a sync with a backup of some bytes, and returns its id.
+	// syncs carries out a sync with a backup of a number of bytes, and returns the id of the backup.
 	syncs := func(t *testing.T, d *Dir, want tree, bytes int, o Snapshots) string {
 		id, err := d.snapshots.NextID(o.Gateway)
 		require.NoError(t, err)
@@ -210,9 +210,9 @@ func TestCrashDuringBackup(t *testing.T) {
 	}
 }
 
-func TestDiffReports(t *testing.T) {
+func TestDiffs(t *testing.T) {
 	noon := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
-	t.Run("ten reports are kept", func(t *testing.T) {
+	t.Run("ten diffs are kept", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		var ids []string
@@ -222,7 +222,7 @@ func TestDiffReports(t *testing.T) {
 			ids = append(ids, id)
 		}
 		assert.Equal(t, "area-4-diff-20261124-120000.json", ids[0])
-		assert.Equal(t, "area-4-diff-20261124-120011.json", ids[11], "one report a second")
+		assert.Equal(t, "area-4-diff-20261124-120011.json", ids[11], "each name is a second later, although the clock stands still")
 		for i, id := range ids {
 			b, err := ReadDiff(root, id)
 			require.NoError(t, err)
@@ -233,12 +233,12 @@ func TestDiffReports(t *testing.T) {
 			}
 		}
 	})
-	t.Run("names", func(t *testing.T) {
+	t.Run("names and sizes", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
 		put(t, root, ".stoker/history/notes.txt", "a user's")
 		put(t, root, ".stoker/history/a-diff-20261124-120000.json.new", "half")
-		long, err := d.AddDiff(strings.Repeat("a", 253), noon, []byte("x"))
+		long, err := d.AddDiff(strings.Repeat("a", 253), noon, []byte("x")) // the longest name of a pod
 		require.NoError(t, err)
 		b, err := ReadDiff(root, long)
 		require.NoError(t, err)
@@ -378,7 +378,7 @@ func TestSnapshotsWithLateClock(t *testing.T) {
 	assert.Equal(t, genuine[0], list[0], "the id of the new one sorts behind")
 	fi, err := os.Stat(filepath.Join(root, safe.OwnDir, snapshot.DirName, list[1]))
 	require.NoError(t, err)
-	assert.Equal(t, syntax.SnapshotTime(list[1]), fi.ModTime().UTC(), "it proves its date after the older ones are gone")
+	assert.Equal(t, syntax.SnapshotTime(list[1]), fi.ModTime().UTC(), "so that its date does not count as the future when the older ones are gone")
 	_, err = takeBack(t, d, genuine[0], nil)
 	require.NoError(t, err)
 	assert.Equal(t, before, readTree(t, root))

@@ -211,6 +211,7 @@ func TestDirectoryBecomesMount(t *testing.T) {
 	})
 }
 
+// access returns how a file is open: for reading, for writing, or for both.
 func access(t testing.TB, f *os.File) int {
 	t.Helper()
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)

@@ -12,8 +12,9 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Unchanged reports whether all owned files agree with the manifest by type, executable bit, size, mtime and ctime. If not, only
-// Drift tells what changed. Unchanged reads no content and writes nothing, and may be called concurrently with the other methods.
+// Unchanged reports whether all owned files agree with the manifest by type, executable bit, size and mtime, and none has a later
+// ctime than the manifest. If ctx is done, it returns false. Drift tells what changed. Unchanged reads no content and writes nothing,
+// and may be called concurrently with the other methods.
 func (d *Dir) Unchanged(ctx context.Context) bool {
 	m := d.manifest()
 	if m.Info == nil {
@@ -104,8 +105,8 @@ func (a *Comparison) Wait() {
 	}
 }
 
-// Unchanged waits for the comparison. ok reports that no owned file of d had changed, so that the files are as the syncs since then wrote
-// them. If not ok, Drift has to compare them.
+// Unchanged waits for the comparison. If ok, it has compared the files of d and found no change, and result says that nothing drifted. If
+// not ok, Drift has to compare the files.
 func (a *Comparison) Unchanged(d *Dir) (result Drift, ok bool) {
 	if a.Wait(); a == nil || a.dir != d || !a.unchanged {
 		return Drift{}, false

@@ -91,7 +91,7 @@ func step(op, path string) func(safe.Effect) bool {
 	return func(e safe.Effect) bool { return e.Op == op && (e.Path == path || e.Dest == path) }
 }
 
-// dies returns a file system that fails from the first step on for which at returns true, as in a crash.
+// dies returns an Options.Around that fails from the first step on for which at returns true, as in a crash.
 func dies(at func(safe.Effect) bool) func(safe.Effect, func() error) error {
 	dead := false
 	return func(e safe.Effect, do func() error) error {
@@ -113,7 +113,7 @@ func interrupt(t *testing.T, root string, want tree, at func(safe.Effect) bool) 
 	require.NoError(t, d.Close())
 }
 
-// flip changes one bit of a file.
+// flip changes one bit of a file, in the byte that at returns.
 func flip(t *testing.T, path string, at func(size int) int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -122,7 +122,7 @@ func flip(t *testing.T, path string, at func(size int) int) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
 
-// F14: if recovery finds neither the file nor its bytes, it marks the manifest incomplete, so that the next sync compares every
+// F14: if recovery finds neither the staged file nor its bytes, it marks the manifest incomplete, so that the next sync compares every
 // file.
 func TestRecoveryWithoutStagedFile(t *testing.T) {
 	root := seeded(t)
@@ -146,14 +146,14 @@ func TestRecoveryWithoutStagedFile(t *testing.T) {
 func TestRecoveryWithoutManifest(t *testing.T) {
 	one := text(map[string]string{"projects/a": "1", "projects/b": "1"})
 	two := text(map[string]string{"projects/a": "2", "projects/b": "1"})
-	moved, nothing := step("syncdir", "projects"), func(*testing.T, string) {}
+	moved, nothing := step("syncdir", "projects"), func(*testing.T, string) {} // moved is the first step after all files have moved
 	for name, c := range map[string]struct {
 		first  bool // interrupt the first run
 		at     func(safe.Effect) bool
 		damage func(t *testing.T, manifest string)
-		want   bool
+		want   bool // the manifest is complete after recovery
 	}{
-		"whole":                 {at: moved, damage: nothing, want: true},
+		"undamaged":             {at: moved, damage: nothing, want: true},
 		"missing":               {at: moved, damage: func(t *testing.T, m string) { require.NoError(t, os.Remove(m)) }},
 		"damaged":               {at: moved, damage: func(t *testing.T, m string) { flip(t, m, func(n int) int { return n / 2 }) }},
 		"new manifest in place": {at: step("remove", journalPath), damage: nothing, want: true},
@@ -213,8 +213,10 @@ var wrong = map[string]func(path string) error{
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
-	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, safe.StagingDir, lostfound.DirName, records.NotePrefix + "x",
-		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged, single.AsideFile}
+	names := []string{ // in .stoker; "" is .stoker itself
+		"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, safe.StagingDir, lostfound.DirName, records.NotePrefix + "x",
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", single.Staged, single.AsideFile,
+	}
 	for _, name := range names {
 		for kind, plant := range wrong {
 			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {
@@ -328,7 +330,7 @@ func TestStagingOfDamagedJournal(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-func TestLostManifestAdoptsFiles(t *testing.T) {
+func TestDamagedManifestAdoptsFiles(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
@@ -340,6 +342,6 @@ func TestLostManifestAdoptsFiles(t *testing.T) {
 	assert.Equal(t, plan.Header{}, d.Manifest().Header())
 	delete(want, "projects/p/b.json")
 	assert.Equal(t, Result{Applied: true, Committed: true}, apply(t, d, want))
-	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
+	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"], "no record says that the agent may delete it")
 	assert.FileExists(t, path+".damaged")
 }

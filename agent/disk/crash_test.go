@@ -251,7 +251,7 @@ func (w *crashWorld) steps(t *testing.T) int {
 	_, err := w.run(t, root, c)
 	require.NoError(t, err)
 	require.True(t, w.check(t, root))
-	require.Greater(t, c.steps, 110)
+	require.Greater(t, c.steps, 110, "the sync of crashWorld must stay this large")
 	return c.steps
 }
 

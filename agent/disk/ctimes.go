@@ -13,7 +13,7 @@ import (
 const cycle = 11 * time.Hour
 
 // knownCtimes is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
-// ctime has not changed since.
+// ctime counts as unchanged.
 type knownCtimes struct {
 	manifest *format.Manifest
 	ctimes   []int64   // one for each file of manifest, in its order; 0 if the next comparison has to read the file

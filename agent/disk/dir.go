@@ -46,7 +46,8 @@ type Options struct {
 	Log *slog.Logger // nil: no log
 	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed. 0 means 256 MiB.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found is kept at least. Usually it is kept twice as long. 0 means 30 days.
+	// LostFoundAge is how long a folder of lost+found is kept at least, unless LostFoundMax is exceeded. Usually it is kept about twice as
+	// long. 0 means 30 days.
 	LostFoundAge time.Duration
 	// AllowUnseeded accepts a directory that Ignition has not seeded, for a directory without a gateway.
 	AllowUnseeded bool
@@ -99,14 +100,14 @@ func (o *Options) snapshotLimits() snapshot.Limits {
 }
 
 // Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of
-// plan.State, Manifest and the lists may be called concurrently with them.
+// plan.State, Manifest, and the methods that return lists may be called concurrently with them.
 type Dir struct {
 	liveFiles       // the gateway's files
 	manifestStore   // .stoker/manifest
 	rewriteDetector // for Drift, and for what a sync displaces
 	writeGuard
-	agentRecords // none if own is nil
-	singleFiles  // none if own is nil
+	agentRecords // empty if own is nil
+	singleFiles  // empty if own is nil
 
 	o         Options
 	log       *slog.Logger
@@ -239,7 +240,7 @@ func (d *Dir) Close() error {
 
 // Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {
-	// From is the commit on the disk before the run; zero if there was none.
+	// From is the commit on the disk before the run; zero if there was none. Commit and Ref are those of the run.
 	From, Commit plan.ID
 	Ref          string
 	Forward      bool // finished; otherwise rolled back
@@ -287,7 +288,7 @@ func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.Bytes() }
 // LostAndFoundMax returns the size above which the oldest folders of lost+found are removed.
 func (d *Dir) LostAndFoundMax() int64 { return d.o.LostFoundMax }
 
-// OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.
+// OpenLost opens the file of an entry; the caller closes it. Only regular files can be opened; a saved symbolic link is not followed.
 func (d *Dir) OpenLost(l Lost) (*os.File, error) {
 	f, _, err := d.lost.Open(l)
 	return f, err
@@ -301,7 +302,7 @@ const (
 	MaxDiff = records.MaxDiff
 	// MaxAuditLine bounds an entry of the audit record, in bytes.
 	MaxAuditLine = records.MaxAuditLine
-	// DamagedNote replaces a note that could not be read; see Dir.Note.
+	// DamagedNote replaces a note whose file was damaged; see Dir.Note.
 	DamagedNote = records.DamagedNote
 )
 

@@ -36,6 +36,7 @@ type file struct {
 // tree is a commit: the wanted files by path.
 type tree map[string]file
 
+// text returns a commit of files that are not executable.
 func text(content map[string]string) tree {
 	t := tree{}
 	for p, c := range content {
@@ -139,6 +140,7 @@ func planFor(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) *plan.
 	return ch
 }
 
+// head returns the header of the manifest after a sync to want.
 func head(want tree) plan.Header {
 	return plan.Header{Ref: "main", Commit: want.id(), Rules: "r1", Complete: true}
 }

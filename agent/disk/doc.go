@@ -3,10 +3,10 @@
 //
 // # Promises
 //
-// A reader sees the old or the new content of each file, never a part of it. No byte that the gateway wrote is lost: a replaced
-// file stays in staging until step 8 below, and in step 4 its content gets a name in lost+found, unless git has that
-// content. If the process dies at any instant, or the power fails, the next Open brings the directory to the new commit or back to
-// the old one, without help. The package reads and writes nothing outside the data directory, whatever links the directory contains.
+// A reader sees the old or the new content of each file, never a part of it. A replaced file stays in staging until step 8 below. In
+// step 4 its content gets a name in lost+found, unless git has that content, or the gateway only rewrote git's without changing its
+// meaning. If the process dies at any instant, or the power fails, the next Open brings the directory to the new commit or back to
+// the old one, without help. No link in the data directory leads the package out of it.
 //
 // Not promised: if a process opened a file before it was replaced, and writes to the open file after step 4 below has compared
 // it, these writes are lost. Extended attributes and ACLs are not preserved, and a directory that a rollback makes again has the owner
@@ -32,6 +32,8 @@
 //	scratch       the archive that is being restored; the name is removed as soon as the file is open
 //	lock          the agent that writes holds a lock on this file: see package lock
 //
+// What has one of these names but is not the agent's is renamed to <name>.damaged.
+//
 // # How a sync survives a crash
 //
 // Each phase is durable before the next one starts, unless its text says otherwise:
@@ -41,8 +43,8 @@
 //  2. The journal is renamed into place. It has all changes, the steps of phase 3, and the inode of every staged file.
 //  3. The steps: names move between staging and the data directory; directories are created and removed. The steps are not
 //     durable yet, and may reach the disk in any order.
-//  4. The replaced files are compared with what the plan saw. Those that git does not have get a hard link in lost+found
-//     or, without hard links, a copy. If the sync takes a snapshot, the snapshot gets all replaced files, the journal and
+//  4. The replaced files are compared with what the plan saw. Those that lost+found must keep get a hard link there or,
+//     without hard links, a copy. If the sync takes a snapshot, the snapshot gets all replaced files, the journal and
 //     the old manifest in the same way.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
@@ -70,7 +72,7 @@
 // also rolled back if 4 finds files that the gateway wrote after the plan, unless lost+found may take them: see ForeignError.
 //
 // A journal that cannot be read was damaged after it was written, and the content of staging is unknown. Open moves all of
-// staging to lost+found, and marks the manifest incomplete.
+// staging to lost+found, removes all snapshots, and marks the manifest incomplete.
 //
 // # Links and races
 //

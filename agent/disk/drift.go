@@ -17,7 +17,7 @@ import (
 
 // Drift says which owned files differ from what the last sync wrote or adopted.
 type Drift struct {
-	Files int `json:"files"`
+	Files int `json:"files"` // how many
 	// Paths are at most ten of the files, sorted.
 	Paths []Drifted `json:"paths,omitempty"`
 	// Watched are all of the files for which Options.Watch is true, sorted.
@@ -49,19 +49,19 @@ const (
 
 const (
 	driftPaths = 10 // in Drift.Paths
-	// maxSuspectBytes bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all
-	// files at once, which must not keep the disk busy.
+	// maxSuspectBytes bounds how many bytes one comparison reads only because the ctime of files changed; the last file may exceed
+	// it. A kubelet may chown all files at once, which must not keep the disk busy.
 	maxSuspectBytes = 256 << 20
 )
 
 // Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime differs, by
 // hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and are not drift: a new
-// mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
+// mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder drifted.
 //
 // A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
-// or, before the first comparison, is later than the manifest. It hashes at most maxSuspectBytes for this reason; the next
-// calls continue. Because the ctime of some volumes is meaningless, each comparison also reads a share of all files, so that
-// each file is read once a cycle.
+// or, if that did not have this record, is later than the manifest. It hashes about maxSuspectBytes at most for this reason; the
+// next calls continue. Because the ctime of some volumes is meaningless, each comparison also reads a share of all files, so
+// that each file is read once a cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -143,8 +143,8 @@ func (c *driftCheck) adopt(rec plan.Owned) {
 }
 
 // compare compares one file with its record. If known is set, last is its ctime at the last comparison; otherwise last is a time
-// at which the file matched the manifest. compare reads the file if read is set, or if the size, mtime or ctime differs. It
-// returns the ctime of a file that matches, or 0 if the file differs or the next comparison has to read it.
+// at which the file matched the manifest. compare reads the file if read is set, or if the size, mtime or ctime differs. It returns
+// the ctime of a file whose content matches, or 0 if the content differs or the next comparison has to read it.
 func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, known, read bool) (ctime int64, err error) {
 	c.Checked++
 	fi, err := c.cur.Lstat(rec.Path)

@@ -88,7 +88,7 @@ func TestDriftKinds(t *testing.T) {
 	assert.Equal(t, want, drift(t, d, false))
 	want.Hashed--
 	assert.Equal(t, want, drift(t, d, false), "a second check reports the same")
-	want.Hashed = 9
+	want.Hashed = 9 // a full check reads all regular files
 	assert.Equal(t, want, drift(t, d, true))
 	assert.Equal(t, before, readTree(t, root), "a check changes no file")
 }

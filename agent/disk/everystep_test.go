@@ -31,7 +31,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// F14: after a crash at any step, the next start finds one commit or the other, and nothing is lost.
+// F14: after a crash at any step, the next start brings one commit or the other, and nothing is lost.
 func TestCrashAfterAnyStep(t *testing.T) {
 	modes := []struct {
 		name               string

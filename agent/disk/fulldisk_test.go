@@ -62,7 +62,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	every := 1
 	if testing.Short() {
-		every = 5 // in staging, the journal and the renames; without -short, also between them
+		every = 5 // still stops the sync in staging, at the journal and in the renames
 	}
 	tried, failed := 0, 0
 	for _, limit := range []string{"size", "nr_inodes"} {
@@ -79,7 +79,7 @@ func TestFullDisk(t *testing.T) {
 				before := contents(t, root)
 				var fs unix.Statfs_t
 				require.NoError(t, unix.Statfs(root, &fs))
-				limited := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10)
+				limited := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10) // what is used now, and more room with each step
 				if limit == "nr_inodes" {
 					limited = fs.Files - fs.Ffree + uint64(step)*5
 				}
@@ -218,9 +218,9 @@ func TestSeveralMounts(t *testing.T) {
 	for stop := 5; stop < 90; stop += 6 {
 		apply(t, d, one)
 		require.NoError(t, d.Close())
-		cut := &powerCut{t: t, root: root, side: t.TempDir(), dirty: map[uint64]*os.File{}, stop: stop}
+		steps := 0
 		d2, err := Open(root, Options{Around: func(_ safe.Effect, do func() error) error {
-			if cut.steps++; cut.steps >= cut.stop {
+			if steps++; steps >= stop {
 				return errCut
 			}
 			return do()

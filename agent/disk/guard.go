@@ -78,9 +78,9 @@ func guardOpenFiles(d *Dir) error {
 	return err
 }
 
-// CheckOpen checks that the path of the Dir still leads to the files that it opened. It returns ErrMoved if the data directory
-// or .stoker was replaced or removed, or if a backup was copied over the open manifest. Then writes fail with ErrMoved, too,
-// and the caller has to close the Dir and open it again. CheckOpen costs four stats.
+// CheckOpen checks that the path of the Dir still leads to the files that it opened. It returns ErrMoved if the data directory,
+// .stoker or its lock was replaced or removed, or if a backup was copied over the open manifest. Then Stage, Apply and Drift fail
+// with ErrMoved, too, and the caller has to close the Dir and open it again. CheckOpen costs four stats.
 func (d *Dir) CheckOpen() error {
 	if err := d.checkMoved(); err != nil {
 		return err

@@ -224,8 +224,8 @@ func TestOverwrittenManifest(t *testing.T) {
 	one, two, three := text(map[string]string{"projects/a": "1"}), text(map[string]string{"projects/a": "2"}), text(map[string]string{"projects/a": "3"})
 	for name, c := range map[string]struct {
 		over func(t *testing.T, path string, older []byte)
-		late bool // detected only by reading it
-		want plan.ID
+		late bool    // detected only by reading it
+		want plan.ID // the commit of the manifest after a restart; zero if it cannot be used
 	}{
 		"older manifest": {over: func(t *testing.T, path string, older []byte) {
 			require.NoError(t, os.WriteFile(path, older, 0o600))
@@ -298,7 +298,7 @@ func TestManifestOfAnotherProgram(t *testing.T) {
 	require.NoError(t, looking.Close())
 }
 
-func TestDeletedDataDirectory(t *testing.T) {
+func TestMovedDataDirectory(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	d := open(t, seededIn(t, root), Options{ReadOnly: true})
 	require.NoError(t, d.CheckOpen())

@@ -50,7 +50,7 @@ type layout struct {
 //  1. Remove what is in the way of a write.
 //  2. Make directories and files. A gateway reads a folder by its resource.json or project.json, so these come last.
 //  3. Remove the other files. Here resource.json and project.json come first.
-//  4. Remove directories that are empty then.
+//  4. Remove the directories that the agent created and that are empty then.
 //
 // It returns the attributes of the files to write, by the index of the change.
 func (r stager) layOut() ([]fileAttrs, error) {
@@ -114,8 +114,8 @@ func blocked(path string, b *safe.BlockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// enter makes folder the current directory: the next change gets its owner and area. r.cur must have opened folder last. enter checks that
-// the agent may write there.
+// enter makes folder the directory from which the next change gets its area and, if it makes a new file, the owner. r.cur must have
+// opened folder last. enter checks that the agent may write there.
 func (p *layout) enter(folder *safe.Folder) error {
 	if p.entered && p.dir == folder.Path {
 		return nil
@@ -134,7 +134,7 @@ func (p *layout) enter(folder *safe.Folder) error {
 	return nil
 }
 
-// areaIndex returns the index of the area of folder in r.Areas, and adds a new area.
+// areaIndex returns the index of the area of folder, the top directory of its mount, in r.Areas, and adds a new area.
 func (p *layout) areaIndex(folder *safe.Folder) (int, error) {
 	r := p.r
 	area, err := safe.AreaOf(&r.cur, folder)
@@ -163,7 +163,8 @@ func (p *layout) addDirs(exists, dir string) {
 	}
 }
 
-// lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there.
+// lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there, and so is folder if there
+// is no directory.
 func (p *layout) lstat(path string) (folder *safe.Folder, fi fs.FileInfo, err error) {
 	dir, name := safe.Split(path)
 	if p.dir != dir { // the directory does not exist
@@ -258,7 +259,7 @@ func (p *layout) order() {
 	remove(false)
 }
 
-// isIndexFile reports whether a gateway reads a folder by this file.
+// isIndexFile reports whether a path is that of a resource.json or project.json, by which a gateway reads a folder.
 func isIndexFile(p string) bool {
 	base := path.Base(p)
 	return base == resource.File || base == "project.json"

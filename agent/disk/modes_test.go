@@ -62,7 +62,7 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 					assert.True(t, st.NoModes, f.Path)
 				}
 				require.NoError(t, d.Close())
-				if bits&0o100 != 0 { // a reader, which cannot create a file, learns it from the executable ones
+				if bits&0o100 != 0 { // a read-only Dir, which cannot create a file, learns it from an executable manifest
 					assert.Empty(t, drift(t, open(t, root, Options{ReadOnly: true}), false).Paths)
 				}
 				d = open(t, root, o)
@@ -140,9 +140,9 @@ func TestShareOfAnotherOwnerHasNoModes(t *testing.T) {
 // A rollback removes new files, whatever mode the volume or the gateway gave them.
 func TestRollbackOnVolumeWithoutModes(t *testing.T) {
 	root := seeded(t)
-	full := false
+	failing := false
 	d := open(t, root, Options{Around: modeless(root, 0o777, func(e safe.Effect) error {
-		if full && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
+		if failing && e.Op == "rename" && e.Dest == safe.OwnDir+"/"+manifestFile {
 			return errors.New("io error")
 		}
 		return nil
@@ -150,7 +150,7 @@ func TestRollbackOnVolumeWithoutModes(t *testing.T) {
 	one := wantsExec("1")
 	apply(t, d, one)
 	before := contents(t, root)
-	full = true
+	failing = true
 	two := wantsExec("2")
 	two["projects/p/new"] = file{content: "n"}
 	two["projects/q/new"] = file{content: "n", exec: true}

@@ -295,7 +295,7 @@ func TestSaveByRenameBeforeAnyStep(t *testing.T) {
 					}
 					require.NoError(t, d.Close())
 				}
-				assert.Greater(t, at, 30)
+				assert.Greater(t, at, 30, "a sync has more steps than that")
 			})
 		}
 	}

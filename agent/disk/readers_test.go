@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// During 500 syncs, a reader polls every millisecond. Each file must be there, complete, and of one commit.
+// During many syncs, a reader polls every millisecond. Each file must be there, complete, and of one commit.
 func TestReaderSeesWholeFiles(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{Around: quick})
@@ -224,18 +224,18 @@ func TestEmptyPlan(t *testing.T) {
 func TestNotes(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	b, err := d.Note("owed")
+	b, err := d.Note("example")
 	require.NoError(t, err)
 	assert.Nil(t, b)
-	require.NoError(t, d.SetNote("owed", []byte("scan")))
+	require.NoError(t, d.SetNote("example", []byte("scan")))
 	require.NoError(t, d.Close())
 	d = open(t, root, Options{})
-	b, err = d.Note("owed")
+	b, err = d.Note("example")
 	require.NoError(t, err)
 	assert.Equal(t, "scan", string(b))
-	require.NoError(t, d.SetNote("owed", nil))
-	require.NoError(t, d.SetNote("owed", nil))
-	b, err = d.Note("owed")
+	require.NoError(t, d.SetNote("example", nil))
+	require.NoError(t, d.SetNote("example", nil))
+	b, err = d.Note("example")
 	require.NoError(t, err)
 	assert.Nil(t, b)
 	require.Error(t, d.SetNote("../x", []byte("x")))
@@ -390,7 +390,7 @@ func TestReplacedDirectoryIsSeen(t *testing.T) {
 	assert.Equal(t, "2", string(b))
 }
 
-// Stage requests the bytes in the given order, which is that of the store.
+// Stage requests the bytes in the order that its caller gives. In a sync, that is the order of the store.
 func TestStagingOrder(t *testing.T) {
 	d := open(t, seeded(t), Options{})
 	want := text(map[string]string{"projects/a": "3", "projects/b": "1", "projects/c": "2"})

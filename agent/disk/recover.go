@@ -110,7 +110,7 @@ func (d recoverer) abandon(cause error) error {
 	return d.markIncomplete()
 }
 
-// rescue moves everything in the staging folders of areas to lost+found.
+// rescue saves everything in the staging folders of areas to lost+found. The caller empties the folders.
 func (d recoverer) rescue(areas []string, reason string) error {
 	saver := d.dir.lost.NewSaver(d.dir.lost.NewName(plan.ID{}), plan.ID{})
 	cur := safe.Cursor{Top: d.dir.top}
@@ -141,7 +141,7 @@ func (d recoverer) rescue(areas []string, reason string) error {
 	return saver.Sync()
 }
 
-// saveAll moves everything in a staging folder to lost+found.
+// saveAll saves everything in a staging folder to lost+found.
 func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error {
 	list, err := staging.Entries()
 	for _, e := range list {
@@ -208,7 +208,7 @@ func (d recoverer) areas() ([]string, error) {
 	return areas, nil
 }
 
-// clean empties the staging folders, removes other leftovers of a run, and prunes lost+found. There must be no journal, durably.
+// clean removes the staging folders and other leftovers of a run, and prunes lost+found. There must be no journal, durably.
 func (d recoverer) clean() error {
 	if !d.dir.needsRecovery {
 		return nil
@@ -236,7 +236,7 @@ func (d recoverer) clean() error {
 	return nil
 }
 
-// cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
+// cleanArea removes the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recoverer) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
 		if _, err := d.dir.own.Lstat(safe.StagingDir); errors.Is(err, fs.ErrNotExist) {

@@ -38,8 +38,8 @@ func (r stager) checkLostFound() error {
 	return nil
 }
 
-// keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the
-// snapshot of the run, if it takes one. They also stay in staging, so that the run can be rolled back.
+// keepDisplaced gives the files that the run displaced a second name in lost+found, if reasonToSave returns a reason, and another one
+// in the snapshot of the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
 	if r.replayed {
 		if err := r.d.lost.Drop(r.LostFolder); err != nil {
@@ -104,7 +104,7 @@ func (r *run) saveIfLost(i int, name string) error {
 }
 
 // save gives a displaced file in staging a second name in lost+found if reasonToSave returns a reason. It returns the blob id of
-// the file, or the null id if name is "", not a file, or unreadable.
+// the file, or the null id if name is "", not a file, unreadable or too large.
 func (r *run) save(i int, name string) (plan.ID, error) {
 	if name == "" {
 		return plan.ID{}, nil

@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// A slot is the place of a change in a staging folder: first it has the new file, and then what that file replaced.
+// A slot is the place of a change in a staging folder. First it has the new file, unless stagedTrees has it. Then it has what the new file replaced.
 
 // inStaging reports whether the wanted bytes of a write are still in staging.
 //
 // The staged file keeps its inode, size and mtime when it is renamed. If the data directory was copied file by file
 // after a crash, these have changed, and an inode may belong to another file, so the bytes decide. If neither the slot
-// nor the destination has the bytes, the run is doubtful, and its manifest is marked incomplete.
+// nor the destination has them, inStaging calls doubt, except in two cases of a rollback.
 func (r *run) inStaging(i int) (bool, error) {
 	_, _, slot, err := r.stagedAt(i)
 	if err != nil {
@@ -76,8 +76,8 @@ func (r *run) hasWantedBytes(i int, folder *safe.Folder, name string, fi fs.File
 	return id == c.ID, err
 }
 
-// doubt makes the run doubtful, because a staged file is missing. Without a crash, it does nothing: then the gateway replaced the
-// file.
+// doubt makes a run doubtful after a crash, because a staged file is missing or exists twice: then the run marks its manifest
+// incomplete. Without a crash, doubt does nothing: then the gateway replaced the file.
 func (r *run) doubt(i int) {
 	if !r.replayed {
 		return

@@ -278,10 +278,10 @@ func TestSingleFileWrittenMeanwhile(t *testing.T) {
 	for _, fs := range []struct{ plain, links bool }{{false, true}, {true, true}, {true, false}} {
 		plain := fs.plain
 		for name, c := range map[string]struct {
-			saves []string // before each move of the file
-			fails int      // the move that fails
-			stays string
-			lost  []string
+			saves []string // by the gateway before each move of the file; "between both" saves between the two moves of a write
+			fails int      // the move that fails; 0 if none does
+			stays string   // the content that is live in the end; "" if it is the agent's
+			lost  []string // the contents that go to lost+found
 		}{
 			"once":         {[]string{"first"}, 0, "first", nil},
 			"twice":        {[]string{"first", "second"}, 0, "first", []string{"second"}},

@@ -55,7 +55,7 @@ func (s *Staged) Snapshot(o Snapshots) error {
 // SnapshotID returns the id of the snapshot that Apply takes; "" if it takes none.
 func (s *Staged) SnapshotID() string { return s.run.Snapshot }
 
-// Moves reports whether Apply will change the data directory.
+// Moves reports whether Apply will change files of the gateway.
 func (s *Staged) Moves() bool { return len(s.run.Steps) > 0 }
 
 // BackupID returns the id for a backup before this sync: that of its snapshot, if it takes one.
@@ -115,7 +115,7 @@ func (d *Dir) PlanReplace(ctx context.Context, h plan.Header, list []Content) (*
 // Backups returns the sizes of the gateway's backups in bytes, by id.
 func (d *Dir) Backups() (map[string]int64, error) { return d.snapshots.Backups.List() }
 
-// OpenBackup opens a backup to read it. The error is fs.ErrNotExist if there is none.
+// OpenBackup opens a backup to read it; the caller closes it. The error is fs.ErrNotExist if there is none.
 func (d *Dir) OpenBackup(id string) (*os.File, error) { return d.snapshots.Backups.Open(id) }
 
 // SaveBackup keeps a backup; see snapshot.Backups.Save.

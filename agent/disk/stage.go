@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Source writes the bytes that git wants at c.Path. Stage returns its error unchanged.
+// Source writes the bytes that git wants at c.Path. If it fails, the error of Stage wraps its error.
 type Source func(w io.Writer, c plan.Change) error
 
 // Staged is a plan with staged bytes. The caller must call Apply or Discard.
@@ -31,7 +31,8 @@ type Staged struct {
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
 // durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil. With an
 // order, src may call only the methods of plan.State on the Dir, because Stage may write files while src reads the next.
-// src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
+// src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote. If it stages
+// bytes, it discards those of an earlier Staged that was not applied.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -64,7 +65,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	return s, nil
 }
 
-// Discard drops the staged bytes.
+// Discard drops the staged bytes. After Apply or Discard, it does nothing.
 func (s *Staged) Discard() error {
 	s.d.writing.Lock()
 	defer s.d.writing.Unlock()
@@ -80,7 +81,7 @@ func (s *Staged) discard() error {
 	return recoverer{s.d}.recoverAndClean()
 }
 
-// newRun checks the paths and the order of the changes.
+// newRun makes a run of changes, and checks their paths and their order.
 func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 	r := &run{d: d, Journal: format.Journal{
 		Areas: []string{""}, Changes: changes.List, Signed: changes.Signed, Slots: make([]format.Slot, len(changes.List)),
@@ -156,8 +157,8 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 	return nil
 }
 
-// makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and clears
-// what an interrupted sync left in them.
+// makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and moves to
+// lost+found what an interrupted sync left in them.
 func (r stager) makeAreas() error {
 	if others := r.run.Areas[1:]; len(others) > 0 {
 		if err := r.run.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {

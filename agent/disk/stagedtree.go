@@ -9,9 +9,9 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 )
 
-// stagedTrees are the new directories of a large run. A directory that the data directory does not have is staged whole, with
-// everything that the run creates in it, and one rename brings it to its place. That spares a rename per file, and a staging folder
-// with very many names.
+// stagedTrees are the new directories of a large run. If selectTrees chooses a directory, it is staged whole, with everything that
+// the run creates in it, and one rename brings it to its place. That spares a rename per file, and a staging folder with very many
+// names.
 //
 // If something has the directory's name by then, the rename fails, and nothing is overwritten. Then the run makes the directory,
 // unless it exists, and goes on with the directories in it in the same way. Their files move to their slots and from there to their
@@ -38,8 +38,8 @@ func (r *run) inTree(tree int32, area uint16, path string) string {
 	return staging.Join(format.TreeName(tree-1)) + path[len(r.Dirs[tree-1].Path):]
 }
 
-// selectTrees chooses the directories to stage whole: the outermost new ones whose files and directories get the same group and the
-// same ACL in the staging folder as in their place.
+// selectTrees chooses the directories to stage whole: the outermost new ones with a file to write, if new files inherit the same group
+// in the staging folder as in their place, and no ACL.
 func (r stager) selectTrees() error {
 	if r.run.d.vol.NoExchange.Load() {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// F20: a restore that takes no snapshot keeps the restored one and older ones, which are as good as before.
+// F20: a restore that takes no snapshot keeps the restored one and older ones, and these can still be restored.
 func TestRestoreWithoutSnapshot(t *testing.T) {
 	version := func(i int) tree {
 		return text(map[string]string{"projects/p/a": fmt.Sprint("a", i), fmt.Sprint("projects/p/only", i): "x", "projects/p/b": fmt.Sprint("b", i/3)})

@@ -62,7 +62,7 @@ func (r rollback) undo() error {
 	m := d.manifest()
 	changed := r.run.replayed && format.BaseOf(m) != r.run.Base
 	if changed && !m.Missing() && r.run.Restores != "" && !r.run.hasSnapshot() {
-		// The run committed before a crash, and may have removed snapshots that are needed now.
+		// The run committed before a crash, and may have removed a snapshot without which the older ones cannot be restored.
 		if err := d.snapshots.DropAll(); err != nil {
 			return err
 		}

@@ -123,7 +123,7 @@ func (a modeProbe) readOnly() {
 // scratchFile is the name of a scratch file until it is open.
 const scratchFile = "scratch"
 
-// Scratch returns a new file on the data volume. The file has no name, so it vanishes when it is closed, or with the process.
+// Scratch returns a new, open file on the data volume. The file has no name, so it vanishes when it is closed, or with the process.
 func (d *Dir) Scratch() (f *os.File, err error) {
 	err = d.exclusive(func() error {
 		if err := d.vol.Vacate(d.own.Folder, scratchFile); err != nil {

@@ -20,8 +20,8 @@ import (
 
 // Forge accesses the pull requests and the statuses of commits of one repository. Several goroutines may use it.
 //
-// An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
-// GitThrottled if the forge asks to wait (backoff.Asked returns how long), GitUnreachable if its answer is missing or unusable,
+// An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right), GitThrottled if
+// the forge limits the rate of requests (backoff.Asked returns how long to wait), GitUnreachable if its answer is missing or unusable,
 // UnsupportedRepository if the forge has no such repository or the provider is the wrong one, and a few others.
 type Forge interface {
 	PullRequests
@@ -112,7 +112,8 @@ type Config struct {
 	Repository string
 	// APIBaseURL is the address of the API; "" for the one that the provider uses for the host.
 	APIBaseURL string
-	// Token returns the token. It is called for every request, so that a rotated token takes effect at once.
+	// Token returns the token. It is called for every request, so that a rotated token takes effect at once. If it is nil, each request fails
+	// with AuthFailed.
 	Token func(ctx context.Context) (secret.String, error)
 	// Transport sends the requests, for example through the agent's proxy with the agent's CA certificates; default: through the proxy of the
 	// environment.
@@ -123,7 +124,7 @@ type Config struct {
 // NoForge is the provider of a repository whose branches are pushed without a pull request. Package giturl names the other providers.
 const NoForge = "none"
 
-// New returns the Forge of a repository. It sends no request.
+// New returns the Forge of a repository. It sends no request. The reason of an error is UnsupportedRepository.
 func New(provider string, c Config) (Forge, error) {
 	c = c.withDefaults()
 	repo, err := locate(provider, c.Repository, c.APIBaseURL)

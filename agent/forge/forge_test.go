@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 					assert.True(t, ok)
 					assert.Equal(t, 90*time.Second, after)
 				}
-				if tc.want != v1alpha1.ReasonLimitExceeded { // then it asks for less
+				if tc.want != v1alpha1.ReasonLimitExceeded { // after which some clients ask for one pull request at a time
 					assert.Len(t, f.Requests(), 1, "one request, because the agent decides about retries")
 				}
 			})
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 			})
 		}
 	})
-	t.Run("a status that cannot change", func(t *testing.T) {
+	t.Run("a status that cannot take the state", func(t *testing.T) {
 		f := forgetest.Start(t, giturl.GitLab, nil)
 		f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
@@ -129,10 +129,10 @@ func TestRefusals(t *testing.T) {
 		for name, tc := range map[string]struct {
 			contentType, body string
 		}{
-			"message":      {"application/json", message("no such user " + token)},
-			"cut":          {"application/json", message(strings.Repeat("x", 190) + token)},
-			"list":         {"application/json", message([]string{token})},
-			"content type": {"text/" + token, "x"},
+			"message":              {"application/json", message("no such user " + token)},
+			"cut within the token": {"application/json", message(strings.Repeat("x", 190) + token)},
+			"list":                 {"application/json", message([]string{token})},
+			"content type":         {"text/" + token, "x"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				each(t, func(t *testing.T, f *forgetest.Fake) {

@@ -34,8 +34,8 @@ const (
 	maxClosedPages = 10
 )
 
-// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch. It reads pages, the most recently
-// updated pull requests first.
+// list returns the pull requests for which keep returns true, newest first, because Gitea cannot filter by branch. It reads at most the given
+// number of pages, and the most recently updated pull requests first.
 func (g *gitea) list(ctx context.Context, state sdk.StateType, pages int, keep func(PullRequest) bool) ([]PullRequest, error) {
 	c, err := g.client(ctx)
 	if err != nil {

@@ -130,7 +130,8 @@ func (r restClient) do(ctx context.Context, method, path string, query url.Value
 	return nil
 }
 
-// clientError adds a reason to the error of an http.Client, and removes the URL of the request. It returns nil for nil.
+// clientError adds a reason to the error of an http.Client, and removes the URL of the request. It returns nil for nil, and the error of a
+// canceled request unchanged.
 func clientError(err error, host string) error {
 	if err == nil {
 		return nil

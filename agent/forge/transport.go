@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	maxAnswer = 8 << 20               // bytes of an answer; a page of pull requests usually has less
+	maxAnswer = 8 << 20               // bytes of an answer; a page of pull requests usually has fewer
 	maxWait   = backoff.MaxRetryAfter // bounds what a server asks for
 )
 
@@ -187,8 +187,8 @@ func action(req *http.Request) string {
 	return "changing a pull request"
 }
 
-// alreadyExists reports whether an answer refuses what exists: for Create, an open pull request of the branch; for SetStatus, the same
-// state of the commit on GitLab.
+// alreadyExists reports whether an answer refuses what exists: for Create, an open pull request of the branch; for SetStatus on GitLab, a state
+// that the status has already or cannot take.
 func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool {
 	switch {
 	case req.Method != http.MethodPost:

@@ -34,7 +34,7 @@ type Config struct {
 	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
 	URL string
 	// Key returns the API key, <name>:<key>. The client calls it for each request, so a rotated key takes effect
-	// immediately. If nil, the client sends no key, and only Ping and Platform work.
+	// immediately. If nil, the client sends no key, and only Ping, Platform and, in 8.1, ScanByModule work.
 	Key func() (secret.String, error)
 	// Rejected says why the gateway may have rejected the key (401, 403); nil for general advice.
 	Rejected func() error
@@ -49,8 +49,8 @@ type Config struct {
 	ScanTimeout time.Duration
 	// BackupStall is how long the gateway may take to begin a backup, and to send more of it. Default 5 min.
 	BackupStall time.Duration
-	// LockWait is how long the gateway may wait for a scan lock. Whole seconds; default 10 s, which is the gateway's
-	// own default [SPEC].
+	// LockWait is how long the gateway may wait for a scan lock, in whole seconds and at least one. Default 10 s, which is the
+	// gateway's own default [SPEC].
 	LockWait time.Duration
 }
 

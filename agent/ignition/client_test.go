@@ -37,7 +37,7 @@ func TestBackup(t *testing.T) {
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, client(t, g).Backup(t.Context(), &b))
 }
 
-// bounded fails beyond a number of bytes.
+// bounded is a writer that fails beyond a number of bytes.
 type bounded int
 
 var errFull = errors.New("full")
@@ -49,7 +49,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// F25: a gateway whose backup is truncated, late, endless or not a backup.
+// F25 of docs/internals/threats.md: a gateway whose backup is truncated, late, endless or not a backup.
 func TestHostileBackup(t *testing.T) {
 	part := append([]byte("PK\x03\x04"), make([]byte, 1<<20)...)
 	send := func(w http.ResponseWriter, p []byte) {

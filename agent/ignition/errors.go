@@ -60,8 +60,8 @@ func Refused(err error) bool {
 	return ok && s.Status >= 400 && s.Status < 500
 }
 
-// refused returns an error with advice for a response that is not a success. Only the status decides, because bodies are HTML
-// for some routes and JSON for others [LIVE 8.3.6]; they add detail.
+// refused returns an error with advice for a response that is not a success. The body only adds detail to the text, because it is
+// HTML for some routes and JSON for others [LIVE 8.3.6].
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
 	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body, key)}
 	switch {

@@ -116,7 +116,7 @@ func TestGatewayStates(t *testing.T) {
 	}
 }
 
-// F9: the client sends credentials only to the configured host.
+// F9 of docs/internals/threats.md: the client sends credentials only to the configured host.
 func TestRedirectToAnotherHost(t *testing.T) {
 	var asked atomic.Int32
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -165,18 +165,18 @@ func TestErrorBodies(t *testing.T) {
 	g := start(t, simulator.Options{})
 	long := strings.Repeat("x", 100_000)
 	for name, c := range map[string]struct{ body, want string }{
-		"page":             {"<html><table><tr><th>MESSAGE:</th><td>Out of &quot;cheese&quot;</td></tr></table>" + long, `Out of "cheese"`},
-		"page with markup": {"<tr><th>MESSAGE:</th><td>a<script>b</script>\n c</td>", "a b c"},
-		"page in latin-1":  {"<th>MESSAGE:</th><td>Ger\xe4t</td>", "Gerät"},
-		"page of another":  {"<html><body>nginx" + long, ""},
-		"truncated":        {"<th>MESSAGE:</th><td>never ends", ""},
-		"json":             {`{"message":"no","url":"/x","status":"500"}`, "no"},
-		"json with number": {`{"message":7,"status":500}`, "7"},
-		"validation":       {`{"messages":["a","b"],"fieldMessages":[]}`, "a; b"},
-		"long":             {`{"message":"` + long[:1000] + `"}`, long[:299] + "…"},
-		"broken json":      {`{"message":`, ""},
-		"empty":            {" ", ""},
-		"control":          {`{"message":"a\u0000\u001b[31mb\u202e"}`, "a[31mb"},
+		"page":                   {"<html><table><tr><th>MESSAGE:</th><td>Out of &quot;cheese&quot;</td></tr></table>" + long, `Out of "cheese"`},
+		"page with markup":       {"<tr><th>MESSAGE:</th><td>a<script>b</script>\n c</td>", "a b c"},
+		"page in latin-1":        {"<th>MESSAGE:</th><td>Ger\xe4t</td>", "Gerät"},
+		"page of another server": {"<html><body>nginx" + long, ""},
+		"truncated":              {"<th>MESSAGE:</th><td>never ends", ""},
+		"json":                   {`{"message":"no","url":"/x","status":"500"}`, "no"},
+		"json with number":       {`{"message":7,"status":500}`, "7"},
+		"several messages":       {`{"messages":["a","b"],"fieldMessages":[]}`, "a; b"},
+		"long":                   {`{"message":"` + long[:1000] + `"}`, long[:299] + "…"},
+		"broken json":            {`{"message":`, ""},
+		"empty":                  {" ", ""},
+		"control characters":     {`{"message":"a\u0000\u001b[31mb\u202e"}`, "a[31mb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Faults.Clear()
@@ -207,20 +207,20 @@ func TestEchoedTokenIsRedacted(t *testing.T) {
 		"refusal":     {answer(500, `{"message":"bad token KEY"}`), "bad token REDACTED"},
 		"value alone": {answer(500, `{"message":"bad token S3CR3T"}`), "bad token REDACTED"},
 		"at the cut":  {answer(500, `{"message":"`+long[:295]+` KEY"}`), "9 RED…"},
-		"host": {func(w http.ResponseWriter, _ string) {
+		"redirect": {func(w http.ResponseWriter, _ string) {
 			w.Header().Set("Location", "http://S3CR3T/")
 			w.WriteHeader(http.StatusFound)
 		}, "redirects to REDACTED"},
-		"no status": {func(w http.ResponseWriter, key string) {
+		"malformed status line": {func(w http.ResponseWriter, key string) {
 			conn, out, err := http.NewResponseController(w).Hijack()
 			if err == nil {
 				_, _ = out.WriteString("HTTP/1.1 " + key + "\r\n\r\n")
 				_ = errors.Join(out.Flush(), conn.Close())
 			}
 		}, "malformed HTTP status code"},
-		"list":        {answer(200, `{"items":"KEY"}`), "expected a list"},
-		"long list":   {answer(200, `{"items":"`+long+`"}`), "expected a list"},
-		"long number": {answer(200, `{"metadata":{"total":`+long+`}}`), "cannot unmarshal number"},
+		"text for a list":      {answer(200, `{"items":"KEY"}`), "expected a list"},
+		"long text for a list": {answer(200, `{"items":"`+long+`"}`), "expected a list"},
+		"long number":          {answer(200, `{"metadata":{"total":`+long+`}}`), "cannot unmarshal number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -29,8 +29,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzResponse checks that for any response, all methods return without a panic. Errors must be one line of limited length without
-// the token.
+// FuzzResponse checks that for any response, the methods that everything calls return without a panic. Errors must be one line of
+// limited length without the token.
 func FuzzResponse(f *testing.F) {
 	for _, seed := range []struct {
 		status         int
@@ -83,6 +83,7 @@ func FuzzResponse(f *testing.F) {
 	})
 }
 
+// everything calls most methods of a Client, and returns their errors by name.
 func everything(t *testing.T, c *Client) map[string]error {
 	ctx := t.Context()
 	_, ping := c.Ping(ctx)
@@ -107,6 +108,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	}
 }
 
+// checkError checks the text of an error of the method with this name.
 func checkError(t *testing.T, name string, err error) {
 	if err == nil {
 		return

@@ -54,7 +54,7 @@ func TestListInChildProcess(t *testing.T) {
 	require.True(t, failure.Is(err, v1alpha1.ReasonGatewayUnreachable), "%v", err)
 }
 
-// F11, F19: no list from a gateway makes the agent exceed its memory, whatever the pages contain.
+// F11, F19 of docs/internals/threats.md: no list from a gateway makes the agent exceed its memory, whatever the pages contain.
 func TestListMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory")
@@ -63,7 +63,7 @@ func TestListMemory(t *testing.T) {
 	many := func(item string) []byte {
 		return append(bytes.Repeat([]byte(item+","), size/(len(item)+1)-1), item...)
 	}
-	half := many("{}")[:size/2-size/2%3-1]
+	half := many("{}")[:size/2-size/2%3-1] // ends after a {}, because {} and its comma have three bytes
 	const endless = `"metadata":{"total":1000000000}}`
 	for name, body := range map[string][]byte{
 		"empty items": fmt.Appendf(nil, `{"items":[%s],"pending":[%s],%s`, half, half, endless),

@@ -66,7 +66,8 @@ func (c *Client) ScanStatus(ctx context.Context, kind Kind) (ScanStatus, error) 
 // requests a second one. It cannot observe whether the gateway starts a new scan for a POST or joins the running one.
 //
 // Scan retries server errors, broken connections, restarts of the gateway and scans without a result a bounded number
-// of times. If that does not help, or a scan exceeds Config.ScanTimeout, it returns ScanFailed.
+// of times. If that does not help, or a scan exceeds Config.ScanTimeout, it returns ScanFailed, or a more specific reason such as
+// GatewayForbidden. The result then only has the Kind, the Posts, and the Status of the last scan that ended.
 func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 	result := ScanResult{Kind: kind}
 	var last error
@@ -189,7 +190,7 @@ func retryable(err error) bool {
 	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable)
 }
 
-// scanFailure returns the error of Scan: ScanFailed, unless err has a more specific reason.
+// scanFailure returns the error of Scan: ScanFailed, unless err has a more specific reason, or the gateway's port is closed.
 func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:

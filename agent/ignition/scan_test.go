@@ -42,7 +42,7 @@ func TestScanOfConfig(t *testing.T) {
 	before := g.Scans.Completed("projects")
 	_, err := client(t, g).Scan(t.Context(), ignition.ConfigScan)
 	require.NoError(t, err)
-	assert.Equal(t, 2, g.Scans.Completed("config"))
+	assert.Equal(t, 2, g.Scans.Completed("config"), "the start of the gateway counts as a scan, too")
 	assert.Equal(t, before, g.Scans.Completed("projects"))
 }
 
@@ -215,7 +215,7 @@ func TestParseVersion(t *testing.T) {
 func TestProjects(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir})
-	const many = 503
+	const many = 503 // more than a page, which has 500
 	for i := range many {
 		put(t, dir, fmt.Sprintf("projects/p%04d/project.json", i), projectJSON)
 	}
@@ -297,7 +297,7 @@ func TestDesigners(t *testing.T) {
 	assert.Equal(t, "P", some[0].Project)
 }
 
-// A name that is too long or not printable equals no name of a file.
+// The client changes a name that is too long or not printable so that it equals no name of a file.
 func TestNamesThatAreNoFiles(t *testing.T) {
 	g := start(t, simulator.Options{})
 	const same = "a  b é\u00a0\u3000c"

@@ -63,11 +63,11 @@ type Change struct {
 	Conflict bool
 	// Owned reports whether the manifest has a record of the path.
 	Owned bool
-	// Foreign reports that another program changed an adopted file or deleted a released one, so that the gateway may not have loaded the
+	// Foreign reports that another program wrote an adopted file or deleted a released one, so that the gateway may not have loaded the
 	// change.
 	Foreign bool
-	// Unrecorded reports that the change leaves the manifest's record of the path as it is: a restore brings back a version
-	// that was not git's.
+	// Unrecorded reports that the change leaves the manifest's record of the path as it is. Only restores set it, for example to bring
+	// back a version that was not git's.
 	Unrecorded bool
 }
 
@@ -180,7 +180,7 @@ func (c *Changes) Projects() []string {
 			names = append(names, name)
 		}
 	}
-	// Paths are sorted bytewise, so that a-b/ comes before a/ and a name can occur again.
+	// The order of the paths is not that of the names: a-b/ comes before a/, but a before a-b.
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -16,9 +16,8 @@ import (
 )
 
 // ParseRules returns the rules of one gateway at one commit, and renders the templates in them. f has the facts of the
-// gateway with the ref and the commit to deliver; vars, deployment mode and tag provider come from the profile. Errors
-// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits mean the
-// defaults.
+// gateway with the ref and the commit to deliver. Vars, deployment mode and tag provider come from e. Errors are
+// ProfilesInvalid, TemplateFailed, UnsafePath or LimitExceeded, and name the field. Zero limits mean the defaults.
 func ParseRules(e effective.Settings, f Facts, l Limits) (Rules, error) {
 	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider
 	r := Rules{AnySource: e.Profile == "" && len(e.Mappings) > 0, Limits: l, Facts: f}
@@ -61,7 +60,7 @@ var (
 // systemNameKey is the key of the gateway's name in its system properties.
 const systemNameKey = "systemName"
 
-// nameSystem reads the two annotations for the gateway's system name.
+// nameSystem sets SystemName from one of the two annotations for the gateway's system name, if the pod has one.
 func (r *Rules) nameSystem(e effective.Settings) error {
 	if e.SystemName != "" {
 		r.SystemName = Setting{Path: systemNameKey, Value: e.SystemName}
@@ -130,9 +129,9 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 	return p, nil
 }
 
-// hasEmptyPart reports whether a template left a part of a path empty, for example because a label is missing. Such a path would
-// name the parent folder: all lines instead of one, and prune: mirror would delete the gateway's own files. Only a first part
-// that starts with a dot may be the root.
+// hasEmptyPart reports whether a template left a part of a path empty, for example because a label is missing. Such a path names
+// the parent folder: "lines/{{.line}}" would name "lines", which has the files of all lines. As a destination under prune: mirror,
+// it would delete the gateway's own files there. Only the first part may be empty in this sense, if it is written as ".".
 func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {
 		if part.Generated && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {

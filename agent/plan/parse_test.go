@@ -54,7 +54,7 @@ func TestMappingsOfServicePath(t *testing.T) {
 	assert.True(t, r.AnySource)
 }
 
-// source and destination return a change of the first and of the second mapping's path. vars are names and values of variables.
+// source changes the source of the first mapping, destination the destination of the second. vars are names and values of variables.
 func source(path string, vars ...string) func(*effective.Settings) {
 	return func(e *effective.Settings) { e.Mappings[0].Source, e.Vars = path, pairs(vars) }
 }
@@ -278,11 +278,11 @@ func TestEarlierCommits(t *testing.T) {
 		live, next plan.Header
 		earlier    []plan.ID
 	}{
-		"another commit":  {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: b, Complete: true}, []plan.ID{a}},
-		"the same commit": {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a, Complete: true}, nil},
-		"the same commit, and files that it lacks": {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a}, []plan.ID{a}},
-		"an incomplete commit":                     {plan.Header{Commit: a, Earlier: []plan.ID{b}}, plan.Header{Commit: b, Complete: true}, []plan.ID{b}},
-		"once":                                     {plan.Header{Commit: a, Complete: true, Earlier: []plan.ID{a, b}}, plan.Header{Commit: b}, []plan.ID{b, a}},
+		"another commit":                      {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: b, Complete: true}, []plan.ID{a}},
+		"the same commit":                     {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a, Complete: true}, nil},
+		"the same commit, now incomplete":     {plan.Header{Commit: a, Complete: true}, plan.Header{Commit: a}, []plan.ID{a}},
+		"an incomplete commit":                {plan.Header{Commit: a, Earlier: []plan.ID{b}}, plan.Header{Commit: b, Complete: true}, []plan.ID{b}},
+		"another commit, already in the list": {plan.Header{Commit: a, Complete: true, Earlier: []plan.ID{a, b}}, plan.Header{Commit: b}, []plan.ID{b, a}},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, c.earlier, c.live.Before(c.next)) })
 	}
@@ -311,7 +311,7 @@ func TestValidateAccepts(t *testing.T) {
 			taken++
 		}
 	}
-	assert.Greater(t, taken, 30)
+	assert.Greater(t, taken, 30, "the table has many profiles that validation accepts")
 }
 
 func TestValidateRefuses(t *testing.T) {

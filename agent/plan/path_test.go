@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// F4: paths that a GatewaySync must not contain.
+// F4 of docs/internals/threats.md: paths that a GatewaySync must not contain.
 var hostilePaths = map[string]struct {
 	path   string
 	reason v1alpha1.Reason
@@ -38,7 +38,7 @@ var hostilePaths = map[string]struct {
 	"git in capitals":             {".GIT/", v1alpha1.ReasonUnsafePath},
 	"git below":                   {"a/.Git/hooks", v1alpha1.ReasonUnsafePath},
 	"git with a dot at the end":   {".git./config", v1alpha1.ReasonUnsafePath},
-	"git with a blank at the end": {".git /config", v1alpha1.ReasonUnsafePath},
+	"git with a space at the end": {".git /config", v1alpha1.ReasonUnsafePath},
 	"git as a stream":             {".git::$INDEX_ALLOCATION/config", v1alpha1.ReasonUnsafePath},
 	"git as a short name":         {"git~1", v1alpha1.ReasonUnsafePath},
 	"git as a capital short name": {"GIT~1/config", v1alpha1.ReasonUnsafePath},

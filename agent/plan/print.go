@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// maxLines is the number of changes that String prints.
+// maxLines is the largest number of changes that String prints.
 const maxLines = 200
 
-// Counts are the totals of a plan. Each change counts once in the first line, whether or not it is also a conflict.
+// Counts are the totals of a plan.
 type Counts struct {
+	// Each change counts in one of these, also if it counts in Conflicts.
 	Added, Modified, Deleted, Kept, Adopted, Released int
 	// Conflicts are files whose gateway version goes to lost+found.
 	Conflicts int
@@ -84,8 +85,8 @@ func (n Counts) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// String returns the plan for display: first the changes other than Adopt, then the adopted files, each sorted by path;
-// at most maxLines lines.
+// String returns the plan for display: the Summary, why the plan is held, at most maxLines changes, and the warnings. The adopted files
+// follow the other changes; both are sorted by path.
 func (c *Changes) String() string {
 	var b strings.Builder
 	b.WriteString(c.Summary() + "\n")

@@ -126,7 +126,7 @@ const (
 
 const maxMappings = 1024
 
-// NewRules checks what can be checked without a commit. Zero limits are replaced with the defaults.
+// NewRules checks what can be checked without a commit. Errors are ProfilesInvalid. Zero limits are replaced with the defaults.
 func NewRules(r Rules) (Rules, error) {
 	invalid := func(i int, format string, args ...any) (Rules, error) {
 		return Rules{}, failure.New(v1alpha1.ReasonProfilesInvalid, "mappings[%d]: %s", i, fmt.Sprintf(format, args...))
@@ -206,14 +206,15 @@ func (s *Setting) fingerprint(h io.Writer) (facts bool) {
 	return s.Volatile != ""
 }
 
-// DependsOnRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
+// DependsOnRef reports whether the same commit can give other bytes under another ref. In doubt it returns true. It does not
+// look at destinations, because Fingerprint has them as rendered.
 func (r Rules) DependsOnRef() bool {
 	return r.SystemName.Volatile != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool {
 		return m.SourceTemplate != "" || m.Template || m.VolatileValues() != ""
 	})
 }
 
-// Renders reports whether any file can have other bytes than git's.
+// Renders reports whether the rules can change the bytes of any file: with a template, a patch or the system name.
 func (r Rules) Renders() bool {
 	return r.SystemName.Path != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Renders() })
 }
@@ -312,14 +313,14 @@ func refused(path *field.Path, err error) field.ErrorList {
 
 // Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
 // Secret mounted over a placeholder file of git. The agent leaves them alone like never-touch paths. It must not rename
-// or remove a name below or above such a mount either: when a mount point disappears, Linux unmounts what is mounted
+// or remove a directory above such a mount either: when a mount point disappears, Linux unmounts what is mounted
 // there, in the gateway's container too.
 type Mounts struct {
 	paths  []string // sorted, without nested ones
 	folded []string // the same paths folded, because a volume may ignore case
 }
 
-// NewMounts returns the Mounts of paths relative to the data directory. It drops paths that git cannot have.
+// NewMounts returns the Mounts of paths relative to the data directory. It drops the root and paths that git cannot have.
 func NewMounts(paths []string) Mounts {
 	var list []string
 	for _, p := range paths {
@@ -367,7 +368,7 @@ func (m *Mounts) find(path string, match func(path, mount string) bool) string {
 const maxPatterns = 1024
 
 // Excludes is a list of doublestar patterns over destination paths. A pattern that ends in a slash or in /** matches a
-// directory and all below it; any other pattern matches files.
+// directory and all below it. One in /** also matches a file of the directory's name. Any other pattern matches only files.
 type Excludes struct {
 	patterns    []string
 	files, dirs matcher

@@ -186,8 +186,9 @@ type Found struct {
 // Owned is the manifest's record of an owned file.
 type Owned struct {
 	Path string
-	// Want is the blob that git wanted here at the last sync, Have the blob id of the file after it. They differ if the
-	// sync adopted the gateway's bytes: a re-signed resource.json, JSON of the same meaning, a thumbnail.
+	// Want is the blob that git wanted here at the last sync. Have is the blob id of the content that a sync last wrote or adopted
+	// here. They differ if that content has another signature (Changes.Signed), only means the same as git's (a re-signed
+	// resource.json, other JSON), or is a thumbnail. They also differ after a Keep.
 	Want, Have ID
 	Size       int64 // bytes of Have
 	Mtime      int64 // nanoseconds since 1970, as stat reported after the write
@@ -216,7 +217,7 @@ type Header struct {
 // maxEarlier bounds Header.Earlier. The history of a GatewaySync has fewer commits.
 const maxEarlier = 16
 
-// Ran reports whether a commit is completely on the disk, or was before.
+// Ran reports whether a commit is completely on the disk, or is one of Earlier.
 func (h Header) Ran(commit ID) bool {
 	return !commit.IsZero() && (h.Complete && h.Commit == commit || slices.Contains(h.Earlier, commit))
 }
@@ -251,15 +252,15 @@ type Manifest interface {
 	All(prefix string) iter.Seq2[Owned, error]
 }
 
-// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters, and
-// without git's own folder. "." is the root itself.
+// Path is a slash-separated path that cannot leave its root: relative, clean, UTF-8 without control characters and backslashes, and
+// without a drive letter or git's own folder. "." is the root itself.
 type Path string
 
 // Root is the Path of the root itself.
 const Root Path = "."
 
-// ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, a leading "./" and
-// doubled slashes. Anything that some system could take for a way out of the root is an UnsafePath.
+// ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, doubled slashes and "."
+// elements. Any other string that is not a Path is an error: LimitExceeded if it is too long or too deep, otherwise UnsafePath.
 func ParsePath(s string) (Path, error) {
 	if s == "" {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)

@@ -69,7 +69,7 @@ func (b branch) owns(ctx context.Context, base Base, tip plan.ID, rec record) (c
 }
 
 // remove closes the pull request of an ending proposal if it is still open, and deletes the branch. A branch whose tip is not a commit of this
-// gateway's agent stays, and so does its pull request.
+// gateway's agent stays, and so does its pull request. The pull request of another gateway (rec.Shared) stays, too.
 func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error {
 	if rec.Shared {
 		return nil

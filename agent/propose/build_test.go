@@ -136,9 +136,8 @@ func gitHas(t testing.TB, c *Changes, path string) string {
 func signed(t testing.TB, actor string, files map[string]string) string {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(files))
-	raw := fmt.Appendf(nil, `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["%s"],"attributes":{"lastModification":{"actor":%q,"timestamp":"2026-01-02T03:04:05Z"},"lastModificationSignature":"%064d"}}`,
-		strings.Join(names, `","`), actor, 0)
-	s, err := resource.ParseSigned(raw)
+	s, err := resource.ParseSigned(fmt.Appendf(nil, `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["%s"],"attributes":{"lastModification":{"actor":%q,"timestamp":"2026-01-02T03:04:05Z"},"lastModificationSignature":"%064d"}}`,
+		strings.Join(names, `","`), actor, 0))
 	require.NoError(t, err)
 	sum, err := s.Signature(resource.Form83, func(w io.Writer, name string) error {
 		_, err := w.Write([]byte(files[name]))
@@ -150,6 +149,7 @@ func signed(t testing.TB, actor string, files map[string]string) string {
 
 const view = "projects/line/com.inductiveautomation.perspective/views/Main/"
 
+// withView returns the files of a commit: a project whose view Main has the content json, other resources, and another layer in shared/.
 func withView(t testing.TB, json string) map[string]string {
 	return map[string]string{
 		"site/projects/line/project.json":                                                     `{"title":"Line"}`,
@@ -321,7 +321,7 @@ func TestBuild(t *testing.T) {
 	})
 }
 
-// F29: the agent reads no file of changes that are too many or too large.
+// F29 of docs/internals/threats.md: the agent reads no file of changes that are too many or too large.
 func TestBuildLimits(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"a file too large":  {FileBytes: 100, TotalBytes: 1 << 20, Files: 10},

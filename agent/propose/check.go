@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Limits on deletions, beyond which a gateway has more likely lost files than a user removed them.
+// Limits on deletions. If both are exceeded, the gateway has more likely lost files than a user removed them.
 const (
 	maxDeletedShare = 0.3
 	maxDeleted      = 20
@@ -123,8 +123,8 @@ func (x *builder) setActor(u unit) {
 	}
 }
 
-// digest returns Changes.Digest, a hash over the sources and their new content. The modification in a resource.json does not count, so
-// that the same edit on two gateways has the same digest.
+// digest returns Changes.Digest, a hash over the sources and their new content. Thumbnails and the modification in a resource.json do not
+// count, so that the same edit on two gateways has the same digest.
 func (x *builder) digest() string {
 	if len(x.out.Files) == 0 && len(x.out.Refused) == 0 {
 		return ""

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// TestEndOfProposal: P1, P2, P7.
+// P1, P2 and P7 of docs/internals/threats.md: a proposal ends in the right way, also after failures, commits of other authors and forged records.
 func TestEndOfProposal(t *testing.T) {
 	t.Run("merged with a commit of the reviewer", func(t *testing.T) {
 		pl, g := opened(t)
@@ -122,11 +122,11 @@ func TestEndOfProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalMerged, b.state(), "%+v", b.last)
 	})
 	t.Run("another gateway opens a pull request first, and the forge fails", func(t *testing.T) {
-		for call := 4; call < 7; call++ {
+		for call := 4; call < 7; call++ { // the first calls after Create
 			pl := newPlant(t)
 			b := pl.gateway("b")
 			b.save(`{"v":2}`)
-			// the other gateway creates one after this agent has looked for one
+			// The other gateway creates a pull request after this agent has looked for one.
 			h := &racing{failing: &failing{hub: pl.hub, at: call - 1, err: failure.New(v1alpha1.ReasonGitUnreachable, "down")}, pl: pl, t: t}
 			b.settings.Forge = h
 			b.settle(minute)
@@ -269,6 +269,7 @@ func TestEndOfProposal(t *testing.T) {
 	})
 }
 
+// broken is a forge that refuses the agent's credential, except for creating and updating pull requests.
 type broken struct{ *hub }
 
 func (b *broken) err() error { return failure.New(v1alpha1.ReasonAuthFailed, "expired") }
@@ -283,6 +284,7 @@ func (b *broken) Open(_ context.Context, _ string) ([]forge.PullRequest, error) 
 }
 func (b *broken) Close(_ context.Context, _ int64, _ string) error { return b.err() }
 
+// racing is a forge on which the gateway a proposes the same change just before the first Create.
 type racing struct {
 	*failing
 	pl   *plant

@@ -256,9 +256,9 @@ func span(s string, limit int) string {
 }
 
 var (
-	// directives replaces the characters with which a commit or a pull request mentions, closes and skips by wide ones, which look the same.
+	// directives replaces characters by wide ones that look the same: those with which a text mentions users, closes issues or skips CI.
 	directives = strings.NewReplacer("@", "\uff20", "#", "\uff03", "[", "\uff3b", "]", "\uff3d", "*", "\uff0a", "<", "\uff1c", ">", "\uff1e", "://", "\uff1a//")
-	// shortIssue is another form of #1.
+	// shortIssue is GH-1, another form of #1.
 	shortIssue = regexp.MustCompile(`(?i)\b(GH)-([0-9])`)
 )
 

@@ -57,6 +57,7 @@ type hub struct {
 	short bool  // whether it shows only the first digits of commits
 }
 
+// begin begins a call. It returns the function that ends the call, and the error of fail.
 func (h *hub) begin() (func(), error) {
 	h.mu.Lock()
 	h.calls++
@@ -65,6 +66,7 @@ func (h *hub) begin() (func(), error) {
 	return h.mu.Unlock, err
 }
 
+// find returns the pull requests to keep, newest first.
 func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
 	var out []forge.PullRequest
 	for _, pr := range slices.Backward(h.list) {
@@ -174,7 +176,7 @@ type gateway struct {
 	commit   plan.ID
 	clock    time.Time
 	last     *v1alpha1.Proposal
-	synced   bool
+	synced   bool // a sync has written files since the last step
 	standby  bool
 	before   map[string]string // the files of the first sync
 	textErr  error             // of the next read of a commit on the server
@@ -191,6 +193,7 @@ func (pl *plant) remote(address string) *repo.Remote {
 	return remote
 }
 
+// gateway returns a gateway of the plant that runs the tip of main.
 func (pl *plant) gateway(name string) *gateway {
 	pl.t.Helper()
 	remote, dir := pl.remote(pl.server.URL("site.git")), pl.remote(pl.repo.Dir)
@@ -242,7 +245,7 @@ func interrupted(t testing.TB) (*plant, *gateway) {
 	return pl, g
 }
 
-// proposes saves a view and waits until that is proposed.
+// proposes saves a view, and lets a minute pass, in which the change is proposed if nothing prevents that.
 func (g *gateway) proposes(json string) {
 	g.t.Helper()
 	g.save(json)
@@ -315,6 +318,7 @@ func (g *gateway) changed() []string {
 	return list
 }
 
+// step compares the files and calls Step. It returns when the next Step is due.
 func (g *gateway) step() time.Time {
 	g.t.Helper()
 	var due time.Time
@@ -339,7 +343,7 @@ func (g *gateway) step() time.Time {
 	return due
 }
 
-// settle steps until the proposer is idle, and advances the clock by at most d.
+// settle lets d pass on the clock, and steps whenever a step is due.
 func (g *gateway) settle(d time.Duration) {
 	g.t.Helper()
 	end := g.clock.Add(d)
@@ -379,7 +383,7 @@ func (g *gateway) state() v1alpha1.ProposalState {
 	return g.last.State
 }
 
-// merge merges the only open pull request as forges do.
+// merge merges the only open pull request as forges do, with a merge commit if style is "merge", and otherwise with a commit of its own.
 func (pl *plant) merge(style string) {
 	pl.t.Helper()
 	open := pl.hub.open()
@@ -396,7 +400,7 @@ func (pl *plant) merge(style string) {
 	pl.hub.list[open[0].Number-1].State = forge.Merged
 }
 
-// failing is a hub whose call number at fails.
+// failing is a hub of which one call of ByHead, Open or Create fails: number at, counted from 0.
 type failing struct {
 	*hub
 	at, n int

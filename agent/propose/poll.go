@@ -23,8 +23,8 @@ type answer struct {
 	newest bool
 }
 
-// ask asks for the pull request of a proposal. The forge may be late, or there may be no pull request: then git says whose commit the tip of the
-// branch is.
+// ask asks the forge for the pull request of a proposal. If the forge does not show the last commit of the branch yet, if another author had
+// committed to it, or if there is no forge, git says whose commit the tip of the branch is. After a merge, ask asks only for newest.
 func (s *Settings) ask(ctx context.Context, base Base, rec record) (a answer, err error) {
 	if rec.Merged {
 		a.newest, err = s.runsNewest(ctx, base)
@@ -78,7 +78,8 @@ func (p *Proposer) poll(ctx context.Context, s *Settings, base Base) {
 	})
 }
 
-// hasCommit reports whether a commit, as the forge names it, is the last one of the proposal. The answer to the push of Pending may be lost.
+// hasCommit reports whether a commit, as the forge names it, is the last one of the proposal, or "". It may be Pending, if the answer to that
+// push was lost.
 func (r *record) hasCommit(id string) bool {
 	return id == "" || names(id, r.Tip) || names(id, r.Pending)
 }
@@ -94,8 +95,8 @@ func (r *record) lands(tip plan.ID, change string) {
 	r.Foreign, r.verifiedTip = false, tip
 }
 
-// polled takes over what the servers say, and returns what has happened; "" if nothing has. runs is what the gateway runs, and built are the changes
-// on the disk; nil if they are not known.
+// polled takes over what the servers say, and returns what has happened; "" if nothing has. runs is what the gateway runs, base the base branch
+// of the spec, and built are the changes on the disk; nil if they are not known.
 func (r *record) polled(a answer, runs plan.ID, base string, built *Changes) (event string) {
 	pr := a.pr
 	foreign := pr != nil && !r.Shared && !r.hasCommit(pr.Commit) && !a.own

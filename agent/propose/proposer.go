@@ -29,7 +29,7 @@ type Settings struct {
 	Guard              Guard
 	Authors            map[string]string // git authors by gateway user
 	Sign               repo.Signer       // nil if commits are not signed
-	Provider           string            // label of metrics and log lines
+	Provider           string            // label of metrics
 	Remote             *repo.Remote
 	// Forge opens the pull requests; nil if the agent only pushes the branch.
 	Forge forge.PullRequests
@@ -65,7 +65,7 @@ const pollEvery = 5 * time.Minute
 type Env struct {
 	Log *slog.Logger
 	Now func() time.Time
-	// Opened is called for each attempt to open a pull request, with "ok" or a reason; it may be nil.
+	// Opened is called for each attempt to open a pull request, with "ok" or a reason, unless the branch has one already. It may be nil.
 	Opened func(provider, result string)
 	// Wait waits for d, or until ctx ends. New sets it; tests replace it.
 	Wait func(ctx context.Context, d time.Duration) error
@@ -78,7 +78,7 @@ type Proposer struct {
 	kept     kept
 	seen     seen
 	added    []string // new files on the gateway, by the last walk that succeeded
-	unwalked error    // of the last walk
+	unwalked error    // why the last walk failed; nil if it succeeded
 	schedule decide.Schedule
 	wait     waits
 	shown    shown
@@ -88,12 +88,12 @@ type Proposer struct {
 	standby      bool // that of the last Input
 }
 
-// New returns a Proposer.
+// New returns a Proposer, which the caller closes.
 func New(log *slog.Logger, now func() time.Time) *Proposer {
 	return &Proposer{Env: Env{Log: log, Now: now, Wait: pause}, work: newWork()}
 }
 
-// Done receives when work has ended, so that Step has something to do.
+// Done returns a channel that receives when work has ended, so that Step has something to do.
 func (p *Proposer) Done() <-chan struct{} { return p.work.done }
 
 // Recall returns the recorded state, for the time until the files have been compared; nil if there is none.

@@ -21,7 +21,7 @@ import (
 
 const minute = time.Minute
 
-// TestProposal: P2.
+// P2 of docs/internals/threats.md: whatever others do with the branch or the pull request, the agent force-pushes nothing, and says why it waits.
 func TestProposal(t *testing.T) {
 	t.Run("nothing has changed", func(t *testing.T) {
 		pl := newPlant(t)
@@ -204,7 +204,7 @@ func TestProposal(t *testing.T) {
 	t.Run("endless saves are proposed after ten minutes", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
-		for i := range 13 {
+		for i := range 13 { // a save every 50 seconds, for more than ten minutes
 			g.save(fmt.Sprintf(`{"v":%d}`, 10+i))
 			g.step()
 			if g.p.work.runs() {
@@ -288,13 +288,13 @@ func TestSameChangeOnReplicas(t *testing.T) {
 	}
 }
 
-// TestProposalSurvivesFailures: P1. Calls of the forge, pushes and writes of the record fail, with and without a restart of the agent: there is one
+// P1 of docs/internals/threats.md: calls of the forge, pushes and writes of the record fail, with and without a restart of the agent: there is one
 // pull request at the end.
 func TestProposalSurvivesFailures(t *testing.T) {
 	down := failure.New(v1alpha1.ReasonGitUnreachable, "the forge is down")
 	for _, restart := range []bool{false, true} {
 		for call := range 5 {
-			t.Run(fmt.Sprintf("call %d, restart %t", call, restart), func(t *testing.T) {
+			t.Run(fmt.Sprintf("call %d of the forge fails, restart %t", call, restart), func(t *testing.T) {
 				pl := newPlant(t)
 				g := pl.gateway("a")
 				h := &failing{hub: pl.hub, at: call, err: down}

@@ -87,7 +87,8 @@ func TestCopiedText(t *testing.T) {
 	assert.NotEmpty(t, pl.repo.Git("for-each-ref", "refs/heads/"+b.settings.Branch), "b keeps its branch")
 }
 
-// A server that deletes no branches leaves the branch of a gateway that follows the pull request of another one. The gateway's next change goes there.
+// A server that deletes no branches leaves the branch of a gateway that follows the pull request of another one. The gateway's next change goes
+// there.
 func TestBranchOfSharedPullRequestStays(t *testing.T) {
 	pl, _ := opened(t)
 	b := pl.gateway("b")
@@ -174,8 +175,8 @@ func TestBranchBeginsAgain(t *testing.T) {
 		change  func(g *gateway)
 		deleted string
 	}{
-		"a file of the newer commit is deleted": {func(g *gateway) { g.disk.Remove(added) }, added},
-		"the content of the first commit":       {func(g *gateway) { g.disk.Write(project, `{"title":"Line"}`) }, ""},
+		"a file of the newer commit is deleted":  {func(g *gateway) { g.disk.Remove(added) }, added},
+		"a file is as in the first commit again": {func(g *gateway) { g.disk.Write(project, `{"title":"Line"}`) }, ""},
 		"the agent lost its cache of objects": {func(g *gateway) {
 			store, err := repo.Open(t.TempDir(), repo.StoreOptions{})
 			require.NoError(t, err)
@@ -286,7 +287,7 @@ func TestWhoseTip(t *testing.T) {
 	})
 }
 
-// behind is a forge that does not know the newest commits of branches.
+// behind is a forge that shows another commit than the newest one of a branch.
 type behind struct{ *hub }
 
 func (b *behind) Get(ctx context.Context, n int64) (forge.PullRequest, error) {

@@ -156,7 +156,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// P10: names of files and users do not become directives of a forge or of CI, in the commit, the title and the body.
+// P10 of docs/internals/threats.md: names of files and users do not become directives of a forge or of CI, in the commit, the title and the body.
 func TestNamesAreNoDirectives(t *testing.T) {
 	var files []File
 	for i, name := range []string{"[skip ci]", "***NO_CI***", "fixes #1", "fixes GH-1", "closes https://git.example.com/o/r/issues/1", "@team"} {
@@ -208,7 +208,7 @@ func TestStandby(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
 	})
-	t.Run("no proposal", func(t *testing.T) {
+	t.Run("no new proposal", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
 		g.standby = true
@@ -218,7 +218,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// TestBuildRefusesLFS: a commit with the content itself would bring it into git.
+// TestBuildRefusesLFS: a file that git keeps in LFS is refused, because a commit with its content would bring that into git.
 func TestBuildRefusesLFS(t *testing.T) {
 	for name, c := range map[string]struct {
 		at, rules string
@@ -231,7 +231,7 @@ func TestBuildRefusesLFS(t *testing.T) {
 		"after a bad line":     {".gitattributes", "!x -a\n[attr]\n*.a filter=\x01 -=\n*.png filter=lfs\n", true},
 		"only a bad line":      {".gitattributes", "!x -a\n*.jar " + strings.Repeat("a", 1<<17) + "\n", false},
 		"a macro elsewhere":    {"site/projects/.gitattributes", "[attr]large filter=lfs\n", false},
-		"of a directory":       {".gitattributes", "site/ filter=lfs\n\"\"\n\"\" filter=lfs\n", false},
+		"a directory, no name": {".gitattributes", "site/ filter=lfs\n\"\"\n\"\" filter=lfs\n", false},
 		"unset in a directory": {"site/projects/.gitattributes", "*.png -filter\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 // Notes keeps small texts durably in the data directory. *disk.Dir implements it.
 type Notes interface {
+	// Note returns nil if there is no note of this name.
 	Note(name string) ([]byte, error)
 	SetNote(name string, b []byte) error
 }
@@ -26,7 +27,7 @@ type Notes interface {
 const recordNote = "proposal"
 
 // record is what the agent knows about its proposal, written before each push. Programs on the gateway can change it, so it does not say
-// where to push: branch and base come from the spec, and the agent does not touch a branch whose tip is not Tip.
+// where to push: branch and base come from the spec, and the agent does not touch a branch whose tip is not a commit of its own.
 type record struct {
 	Branch string `json:"branch"`
 	// BranchedFrom is the parent of the first commit of the branch: what the gateway ran when the proposal began.
@@ -80,6 +81,7 @@ type proposed struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
+// maxClosed bounds record.Closed.
 const maxClosed = 16
 
 // kept is the record as this process has loaded and changed it.
@@ -102,9 +104,9 @@ func (k *kept) load(n Notes) error {
 	return err
 }
 
-// setCommit records the commit that the gateway runs. If this is another commit than before a restart of the agent, a sync has written
-// files that this process did not see. changed are the paths that differ from git, overwrote reports that a sync has written files since the last
-// comparison.
+// setCommit records the commit that the gateway runs, and marks the proposed files that a sync has replaced. overwrote reports that a sync has
+// written files since the last comparison. After a restart of the agent, another commit than the recorded one shows that, too. changed are the
+// paths that differ from git.
 func (k *kept) setCommit(n Notes, base Base, changed []string, overwrote bool) error {
 	restarted := k.restarted
 	k.restarted = false

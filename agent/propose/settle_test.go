@@ -21,7 +21,7 @@ import (
 // TestDebounce: the debounce runs from the save, as far as the file system reports it.
 func TestDebounce(t *testing.T) {
 	for name, tc := range map[string]struct {
-		saved time.Duration // before the comparison; negative if there was no file event
+		saved time.Duration // how long before the comparison; -1 if there was no file event
 		want  v1alpha1.ProposalState
 	}{
 		"no file event":       {-1, v1alpha1.ProposalSettling},
@@ -58,7 +58,7 @@ func TestContentIsReleased(t *testing.T) {
 	assert.Len(t, pl.hub.open(), 1)
 }
 
-// P8: what a sync may replace depends on the changes that are on the disk now, not on those of an earlier comparison.
+// P8 of docs/internals/threats.md: what a sync may replace depends on the changes that are on the disk now, not on those of an earlier comparison.
 func TestStateDescribesChanges(t *testing.T) {
 	const file, other = view + "view.json", "projects/line/project.json"
 	g := newPlant(t).gateway("a")
@@ -79,7 +79,7 @@ func TestStateDescribesChanges(t *testing.T) {
 	assert.True(t, g.p.Describes(g.disk, other), "a standby node proposes nothing")
 }
 
-// P8: a failure of the forge does not hide that a newer change is not pushed.
+// P8 of docs/internals/threats.md: a failure of the forge does not hide that a newer change is not pushed.
 func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 	pl, g := opened(t)
 	pl.hub.mu.Lock()
@@ -100,12 +100,13 @@ func TestUnpushedChangeAfterFailedPoll(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 }
 
-// P8: a sync that the agent did not survive has replaced the change, which no user has undone. The branch has the only copy.
+// P8 of docs/internals/threats.md: a sync that the agent did not survive has replaced the change, which no user has undone. The branch has the only
+// copy.
 func TestOverwrittenBeforeRestart(t *testing.T) {
-	for name, again := range map[string]int{"one sync": 1, "two syncs, known and unknown": 2} {
+	for name, syncs := range map[string]int{"one sync": 1, "after a sync that the agent survived": 2} {
 		t.Run(name, func(t *testing.T) {
 			pl, g := opened(t)
-			if again == 2 {
+			if syncs == 2 {
 				pl.repo.Commit("elsewhere", gitserver.Write("unmapped/readme.md", "text"))
 				g.pull()
 				g.synced = true
@@ -123,7 +124,8 @@ func TestOverwrittenBeforeRestart(t *testing.T) {
 	}
 }
 
-// P8: a sync that replaces a change while the agent asks the forge does not end the proposal, because no user has undone the change.
+// P8 of docs/internals/threats.md: a sync that replaces a change while the agent asks the forge does not end the proposal, because no user has undone
+// the change.
 func TestOverwrittenDuringPoll(t *testing.T) {
 	pl, g := opened(t)
 	pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
@@ -195,8 +197,8 @@ func TestPauseAfterUnknownRepository(t *testing.T) {
 	assert.Greater(t, pauseAfter(err, v1alpha1.ReasonAuthFailed, 1), 45*time.Second)
 }
 
-// replacing returns a Proposer, and a function that asks, some time after the first sync, whether the sync may replace changes. The record is that of
-// another proposal, or of an earlier state of it.
+// replacing returns a Proposer, and a function that asks it whether a sync may replace a change. rec is the record of the proposal, after the time
+// since replacing was called, and described what Describes reports of the change.
 func replacing(t *testing.T, strategy v1alpha1.ConflictStrategy, debounce time.Duration) (*Proposer, func(rec record, after time.Duration, described bool) error) {
 	began := time.Now()
 	now := began
@@ -215,11 +217,11 @@ var (
 	pushedRecord = record{Branch: "gateway-changes/plants/g", Tip: plan.ID{1}, Digest: "x"}
 )
 
-// P8: the wait for a change begins with that change, and not with an earlier one that the sync was allowed to replace.
+// P8 of docs/internals/threats.md: the wait for a change begins with that change, and not with an earlier one that the sync was allowed to replace.
 func TestWaitForUnseenChange(t *testing.T) {
 	for strategy, rec := range map[v1alpha1.ConflictStrategy]record{v1alpha1.StrategyGitWins: pushedRecord, v1alpha1.StrategyGatewayWins: mergedRecord} {
 		t.Run(string(strategy), func(t *testing.T) {
-			const debounce, limit = time.Minute, 2 * time.Minute
+			const debounce, limit = time.Minute, time.Minute + pushGrace
 			_, replace := replacing(t, strategy, debounce)
 			require.NoError(t, replace(rec, 0, true))
 			later := time.Hour // an open Designer has held the sync until then
@@ -232,7 +234,7 @@ func TestWaitForUnseenChange(t *testing.T) {
 
 // While a pull request is open, the sync waits for it, so the time of an earlier wait does not count for a change that is saved later.
 func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
-	const debounce, limit = time.Minute, 2 * time.Minute
+	const debounce, limit = time.Minute, time.Minute + pushGrace
 	_, replace := replacing(t, v1alpha1.StrategyGatewayWins, debounce)
 	require.Error(t, replace(mergedRecord, 0, false))
 	err := replace(pushedRecord, limit/2, true)
@@ -244,7 +246,7 @@ func TestWaitForUnseenChangeAfterOpenPullRequest(t *testing.T) {
 
 // Commits that come faster than the wait ends do not make it longer. A sync that ran in between ends it.
 func TestWaitOfNewOrders(t *testing.T) {
-	const limit = 2 * time.Minute
+	const limit = time.Minute + pushGrace
 	unpushed := record{Branch: pushedRecord.Branch, Digest: "x", Pending: plan.ID{1}}
 	p, replace := replacing(t, v1alpha1.StrategyGitWins, time.Minute)
 	for _, after := range []time.Duration{0, limit / 2, limit - 1} { // sequence: three orders

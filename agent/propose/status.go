@@ -164,8 +164,8 @@ type Change struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
-// LoadSummary reads the record from the data directory. Programs on the gateway can change it, so its strings may hold control
-// characters: quote them before they go to a terminal.
+// LoadSummary reads the record from the data directory; a missing or damaged one gives an empty Summary. Programs on the gateway can change it,
+// so its strings may hold control characters: quote them before they go to a terminal.
 func LoadSummary(n Notes) (Summary, error) {
 	rec, err := loadRecord(n)
 	if err != nil {
@@ -187,7 +187,7 @@ type UnseenError struct{ error }
 
 func (e UnseenError) Unwrap() error { return e.error }
 
-// ConflictError returns the error that holds a sync of paths that both the gateway and git changed. The format says what to do.
+// ConflictError returns the error that holds a sync of paths, at least one, that both the gateway and git changed. The format says what to do.
 func ConflictError(paths []string, format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonConflictDetected, "%s was changed on the gateway and in git (%d files): %s", paths[0], len(paths), fmt.Sprintf(format, args...))
 }

@@ -27,7 +27,7 @@ const maxRemembered = 10_000
 // Memory is the memory of a standby node between syncs: the files that it waits for, and those that count as drift. The
 // zero value is ready for use.
 type Memory struct {
-	// waitingFor is the target that waits for files with a record, waitingSince when it began to wait.
+	// waitingFor is the target for which the node waits for files with a record, waitingSince when it began to wait.
 	waitingFor   target
 	waitingSince time.Time
 	// unknown is the fingerprint of the files without a record. unchangedSince is when it last changed or something was
@@ -48,8 +48,8 @@ type target struct {
 // content is the content of a file that counts as drift, and what git wanted.
 type content struct{ found, want plan.ID }
 
-// driftOf returns the files, with and without a record, that count as drift, and counts the others as missing. If this node has had the complete commit
-// on standby, all are drift, because nothing is left to copy.
+// driftOf returns the files, with and without a record, that count as drift, and counts the others as missing. If this node has had the
+// complete commit on standby, all are drift, because nothing is left to copy.
 func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change) []plan.Change {
 	m, h := n.Memory, n.Dir.Manifest().Header()
 	m.described, m.suffix = n.target(), ""
@@ -77,7 +77,7 @@ func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change
 	return drifted
 }
 
-// overdue reports whether the node has waited long enough for files with a record.
+// overdue reports whether the node has waited long enough for files with a record. If so, they count as drift from now on.
 func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
 	m, now := n.Memory, n.Now()
 	if m.waitingFor != n.target() {
@@ -91,7 +91,7 @@ func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
 }
 
 // unrecordedSettled reports whether files without a record have stayed unchanged for long enough, while nothing else was left to
-// copy except possible drift. If the other node replaces some of these files, it is still working.
+// copy except possible drift. If the other node replaces some of these files, it is still working. Settled files count as drift from now on.
 func (n *Node) unrecordedSettled(changes *plan.Changes, recorded, list []plan.Change) bool {
 	m := n.Memory
 	quiet := n.state.answered && n.state.connected && !n.state.pending && n.missing.files == 0
@@ -112,7 +112,8 @@ func (n *Node) unrecordedSettled(changes *plan.Changes, recorded, list []plan.Ch
 	return true
 }
 
-// fingerprint identifies the target, the paths of the files with a record, and the content of those without one.
+// fingerprint identifies the target, the paths of the files with a record, and of those without one also git's blob and the content,
+// unless the gateway rewrites the file by itself.
 func (n *Node) fingerprint(changes *plan.Changes, recorded, list []plan.Change) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	line := func(parts ...any) { _, _ = fmt.Fprintf(h, "%q\n", parts) } // a hash never fails
@@ -122,7 +123,7 @@ func (n *Node) fingerprint(changes *plan.Changes, recorded, list []plan.Change) 
 	}
 	for _, c := range list {
 		found := c.FoundID
-		if signed(c.Path) {
+		if rewrites(c.Path) {
 			found = plan.ID{}
 		}
 		line(c.Path, found, wantOf(changes, c))
@@ -146,11 +147,11 @@ func (n *Node) driftSuffix() string {
 func (m *Memory) allDrifted(changes *plan.Changes, list []plan.Change) bool {
 	return !slices.ContainsFunc(list, func(c plan.Change) bool {
 		known, ok := m.drifted[c.Path]
-		return !ok || known.found != c.FoundID && !signed(c.Path) || !c.Owned && known.want != wantOf(changes, c)
+		return !ok || known.found != c.FoundID && !rewrites(c.Path) || !c.Owned && known.want != wantOf(changes, c)
 	})
 }
 
-// addDrifted makes files count as drift.
+// addDrifted makes files count as drift. If there are more than maxRemembered then, it forgets the earlier ones.
 func (m *Memory) addDrifted(changes *plan.Changes, list []plan.Change) {
 	if m.drifted == nil || len(m.drifted)+len(list) > maxRemembered {
 		m.drifted = make(map[string]content)

@@ -170,7 +170,7 @@ func (n *Node) AccessUnchanged(ctx context.Context, src Source) (bool, error) {
 	return n.state.standby == n.recorded.standby(), err
 }
 
-// readState reads the node's state from the gateway, or from redundancy.xml if the gateway does not answer.
+// readState reads the node's state from the gateway. If the gateway does not answer, readState takes the role from src or redundancy.xml.
 func (n *Node) readState(ctx context.Context, src Source) error {
 	n.state, n.missing = pairState{}, missing{}
 	if src.Running && src.Gateway != nil {
@@ -233,7 +233,7 @@ func (n *Node) recordAccess(access recordedAccess) error {
 	return nil
 }
 
-// RecordCompared records that a sync has compared the replicated files with desired, and delivered what differed.
+// RecordCompared records that a sync has compared the replicated files with desired, and delivered what it had to.
 func (n *Node) RecordCompared(desired *desired.Tree) error {
 	if err := n.recordUntracked(desired); err != nil || !n.tookOver {
 		return err

@@ -78,8 +78,8 @@ func (n *Node) mayWrite(changes *plan.Changes, c plan.Change) (bool, error) {
 }
 
 // stillHeld returns the reason to hold the restricted plan; list has its changes. A conflict always holds it, because it is
-// about a file that the pair does not copy. A mass deletion holds it if this node deletes any file itself. Otherwise only
-// the active node is held.
+// about a file that the pair does not copy. A mass deletion holds it if this node deletes any file itself or, under the policy
+// hold, replaces one that the gateway changed. Otherwise only the active node is held.
 func (n *Node) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	if held == nil || held.Reason == v1alpha1.ReasonConflictDetected {
 		return held
@@ -100,7 +100,7 @@ const (
 	edited                        // it restores what git wanted before, or replaces what the other node may have kept
 	unrecorded                    // it replaces a file of which this node has no record
 	extra                         // it deletes a file that is in no commit that this node saw; nothing is missing
-	equal                         // a resource.json as the gateway signed it; the plan has it only because of a file beside it
+	equal                         // a resource.json or thumbnail.png as the gateway wrote it; the plan has it only because of a file beside it
 )
 
 // classify returns what a change to a replicated file means.
@@ -118,7 +118,7 @@ func (n *Node) classify(changes *plan.Changes, c plan.Change) (changeClass, erro
 	}
 	touched := c.FoundID != rec.Have
 	switch same := asBefore(changes, c, rec); {
-	case same && signed(c.Path) && (!touched || !c.Conflict):
+	case same && rewrites(c.Path) && (!touched || !c.Conflict):
 		return equal, nil
 	case same, touched && n.Rules.Conflict == plan.GatewayWins:
 		return edited, nil
@@ -126,8 +126,8 @@ func (n *Node) classify(changes *plan.Changes, c plan.Change) (changeClass, erro
 	return behind, nil
 }
 
-// signed reports whether the gateway rewrites a file when another file of the resource changes.
-func signed(file string) bool {
+// rewrites reports whether the gateway rewrites a file when another file of the resource changes.
+func rewrites(file string) bool {
 	return path.Base(file) == resource.File || path.Base(file) == resource.Thumbnail
 }
 
@@ -191,7 +191,8 @@ func (m *resourceFiles) copies(c plan.Change) (bool, error) {
 	return m.git.has(name), err
 }
 
-// read reads the file lists of a directory, unless f has them. If a resource.json is invalid, it lists every file.
+// read reads the file lists of a directory, unless f has them. An invalid resource.json counts as listing every file, and so does a
+// unary-resource.json.
 func (f *listing) read(dir string, read func(file string) ([]byte, error)) error {
 	if f.dir == dir {
 		return nil
@@ -222,7 +223,7 @@ func (m *resourceFiles) inGit(file string) ([]byte, error) {
 	var id plan.ID
 	i, planned := slices.BinarySearchFunc(m.list, file, func(c plan.Change, file string) int { return strings.Compare(c.Path, file) })
 	if planned {
-		id = m.list[i].ID // zero if deleted
+		id = m.list[i].ID // zero if the plan deletes it
 	} else {
 		rec, owned, err := m.dir.Manifest().Get(file)
 		if err != nil {

@@ -33,7 +33,8 @@ const maxKnown = 512 << 10
 // maxUntracked bounds the lines of untrackedNote.
 const maxUntracked = 1000
 
-// recordUntracked updates the notes after a sync of a node of a pair that has the complete commit.
+// recordUntracked updates the notes after a sync of a node of a pair, if the node has the complete commit. It does nothing before a start of
+// the gateway, and if nothing is pruned.
 func (n *Node) recordUntracked(desired *desired.Tree) error {
 	if !n.paired || n.missing.files > 0 || n.BeforeStart || n.Rules.Prune == plan.PruneNone {
 		return nil
@@ -70,7 +71,7 @@ func (n *Node) recordUntracked(desired *desired.Tree) error {
 	return n.setLines(untrackedNote, untracked[:min(len(untracked), maxUntracked)])
 }
 
-// tooMany replaces the names in knownNote if there are too many.
+// tooMany replaces the names in a note that would exceed maxKnown.
 const tooMany = "*"
 
 // describeUntracked names the untracked resources that still exist, or returns "". It removes the others from the note.

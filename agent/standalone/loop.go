@@ -36,7 +36,7 @@ type Config struct {
 	Remote     repo.RemoteOptions
 	Log        *slog.Logger
 	Metrics    *metrics.Agent
-	Now        func() time.Time
+	Now        func() time.Time // nil means time.Now
 	// OnState is called when the state has changed. It must not block.
 	OnState func(loop.State)
 }
@@ -131,9 +131,9 @@ func (l *Loop) updateKey(ctx context.Context) {
 	}
 }
 
-// currentOrder returns the order for the current file and commit: a new one only if either has changed. While the desired
-// ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a new spec
-// may name another repository. Only a pause and the annotations of annotation.Requests take effect at once.
+// currentOrder returns the order for the current file and commit: a new one only if the file, a secret, the ref or the commit has
+// changed. While the desired ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new
+// ref, and a new spec may name another repository. Only a pause and the annotations of annotation.Requests take effect at once.
 func (l *Loop) currentOrder() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
@@ -166,9 +166,9 @@ func (l *Loop) problems() []loop.Problem {
 	return list
 }
 
-// Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, or until waiting cannot
-// help. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve themselves, such as a
-// starting gateway; then timedOut is true.
+// Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, until waiting cannot help, or
+// until ctx is done. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve themselves,
+// such as a starting gateway; then timedOut is true.
 func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 	l.loop.Once = true
 	deadline := time.Time{}

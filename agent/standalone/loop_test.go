@@ -77,7 +77,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	good := d.saved("", "main", "", "").Order
 	require.Equal(t, first, good.Commit.String())
 
-	for _, w := range []loop.Decision{
+	for _, w := range []loop.Decision{ // mian is a typing mistake: no ref has this name
 		d.saved("", "mian", "", ""),
 		d.saved("", "mian", "", mirror),
 		d.saved("stoker.io/requested-ref: v9", "main", "", mirror),

@@ -68,7 +68,7 @@ func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
 	t.failures++
 	pause := backoff.After(reason.Class(), t.failures, effective.PollingInterval(&l.spec.gs.Spec.Polling))
 	if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
-		// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
+		// Git answers, and a push may correct its refs soon: retry at least as often as a branch is polled.
 		pause = backoff.Retry(t.failures, effective.PollingInterval(&l.spec.gs.Spec.Polling))
 	}
 	asked, _ := backoff.Asked(err)

@@ -37,8 +37,9 @@ type spec struct {
 	fresh       bool              // no loop.Order has been made from it yet
 }
 
-// Load reads the only GatewaySync of a YAML file, which may contain other documents. It also returns warnings about
-// unwise settings. The error names the invalid field.
+// Load reads the only GatewaySync of a YAML file, which may contain other documents. Without a name it gets that of the file,
+// without a namespace "standalone". Load also returns warnings about unwise settings. The error is ProfilesInvalid, and names an
+// invalid field.
 func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
 	raw, err := file.Read(name, maxFile)
 	if err != nil {
@@ -139,7 +140,7 @@ func (l *Loop) checkPaused(context.Context) error {
 	return nil
 }
 
-// checkSecrets makes a new order and resolves the ref at once if a secret has changed, which may end the last failure.
+// checkSecrets has a new order made and the ref resolved at once if a secret has changed, which may end the last failure.
 func (l *Loop) checkSecrets() {
 	spec := &l.spec.gs.Spec
 	if l.watcher != nil {

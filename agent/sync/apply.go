@@ -50,7 +50,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	}
 	before := a.unloaded
 	loads := changes
-	if !a.in.node.Standby() { // the pair copies files to a standby node, which loads them by itself
+	if !a.in.node.Standby() { // a standby node loads by itself what the pair copies to it
 		loads = changes.ToLoad()
 	}
 	present, deleted, err := a.projects(loads)
@@ -74,7 +74,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 		a.unloaded = before
 		return errors.Join(err, a.in.unloadedNote.Save(before))
 	}
-	if !a.in.task.Repair { // programs on the gateway can cause as many repairs as they like
+	if !a.in.task.Repair { // a repair uploads none: programs on the gateway can cause any number of repairs
 		a.in.report.NewSnapshots, a.in.report.NewBackups = appendID(a.in.report.NewSnapshots, snapshot), appendID(a.in.report.NewBackups, backup)
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func (a *applier) apply(ctx context.Context, changes *plan.Changes, staged *disk
 	return nil
 }
 
-// mayChange returns why files must not change any more: staging and a backup may have taken long.
+// mayChange returns why files must not change any more, or nil. Its callers ask late, because staging and a backup may have taken long.
 func (a *applier) mayChange(ctx context.Context) error {
 	if a.in.task.Stop != nil {
 		if err := a.in.task.Stop(ctx); err != nil {

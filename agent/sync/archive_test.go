@@ -37,7 +37,7 @@ func stored(t *testing.T, m *archivetest.Memory) *bench {
 	return b
 }
 
-// deletedOpen counts the deleted files below a directory that this process keeps open.
+// deletedOpen counts the deleted scratch files below a directory that this process keeps open. Downloads of archives use such files.
 func deletedOpen(t *testing.T, dir string) (n int) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
@@ -65,7 +65,7 @@ func (b *bench) upload() {
 	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.UploadJob(b.conn, &b.target)))
 }
 
-// F22: the agent restores only a complete, undamaged archive.
+// F22 of docs/internals/threats.md: the agent restores only a complete, undamaged archive.
 func TestRestoreFromStorage(t *testing.T) {
 	// begin syncs two commits and uploads the snapshot between them.
 	begin := func(t *testing.T) (b *bench, m *archivetest.Memory, id string) {
@@ -365,10 +365,10 @@ func TestGatewayBackup(t *testing.T) {
 		setup func(b *bench)
 		want  string
 	}{
-		"forbidden":       {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
-		"cut":             {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
-		"not a backup":    {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
-		"without a token": {func(b *bench) { b.conn.HasAPIToken = false }, "API key"},
+		"forbidden":         {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
+		"a lost connection": {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
+		"not a backup":      {func(b *bench) { b.fault(simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
+		"without a token":   {func(b *bench) { b.conn.HasAPIToken = false }, "API key"},
 	}
 	for name, c := range refused {
 		t.Run(name, func(t *testing.T) {

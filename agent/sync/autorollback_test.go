@@ -22,21 +22,21 @@ import (
 
 const (
 	projectJSON = "projects/line/project.json"
-	refused     = "refused by the gateway"
+	refused     = "refused by the gateway" // a text in files, because of which the faults of triggers apply
 	schedule    = "config/resources/core/ignition/schedule/night"
 	nightJSON   = `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`
 )
 
-// judged is a bench with automatic rollback. Time passes only between its syncs.
-type judged struct {
+// rollbackBench is a bench with automatic rollback. Its clock stands still until a test calls pass.
+type rollbackBench struct {
 	*bench
 	now  *time.Time
 	good plan.ID // the first commit of the gateway
 }
 
-func newJudged(t *testing.T, o simulator.Options) *judged {
+func newRollbackBench(t *testing.T, o simulator.Options) *rollbackBench {
 	t.Helper()
-	j := &judged{bench: newSnapshotBench(t, o)}
+	j := &rollbackBench{bench: newSnapshotBench(t, o)}
 	j.now = j.clock()
 	j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 	j.good = j.push(firstCommit()...)
@@ -45,19 +45,19 @@ func newJudged(t *testing.T, o simulator.Options) *judged {
 }
 
 // pass lets time pass.
-func (j *judged) pass(d time.Duration) { *j.now = j.now.Add(d) }
+func (j *rollbackBench) pass(d time.Duration) { *j.now = j.now.Add(d) }
 
 // refusing returns a bench whose target is a commit that the gateway does not load because of the fault of a trigger.
-func refusing(t *testing.T, trigger string) *judged {
+func refusing(t *testing.T, trigger string) *rollbackBench {
 	t.Helper()
-	j := newJudged(t, simulator.Options{})
+	j := newRollbackBench(t, simulator.Options{})
 	j.faults(triggers[trigger].fault)
 	j.push(bad()...)
 	return j
 }
 
-// fallenBack returns a bench that went back because scans fail.
-func fallenBack(t *testing.T) *judged {
+// rolledBack returns a bench that was rolled back automatically, because scans fail.
+func rolledBack(t *testing.T) *rollbackBench {
 	t.Helper()
 	j := refusing(t, "scans of projects fail")
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
@@ -65,13 +65,13 @@ func fallenBack(t *testing.T) *judged {
 	return j
 }
 
-func (j *judged) faults(list ...simulator.LoadFault) {
+func (j *rollbackBench) faults(list ...simulator.LoadFault) {
 	j.t.Helper()
 	require.NoError(j.t, j.gw.LoadFaults.Set(list...))
 }
 
-// fails syncs for a duration, every ten seconds, and expects each of the syncs to fail with a reason and without going back.
-func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
+// fails syncs for a duration, every ten seconds, and expects each of the syncs to fail with a reason, and without a rollback.
+func (j *rollbackBench) fails(reason v1alpha1.Reason, d time.Duration) {
 	j.t.Helper()
 	for end := j.now.Add(d); j.now.Before(end); j.pass(10 * time.Second) { // sequence: time passes
 		r := j.ended(v1alpha1.GatewayError, reason)
@@ -81,7 +81,7 @@ func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
 }
 
 // back syncs, and expects that the gateway is rolled back to its first commit, and that the target is blocked.
-func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
+func (j *rollbackBench) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	j.t.Helper()
 	r := j.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack)
 	require.NotNil(j.t, r.AutoRollback)
@@ -93,7 +93,7 @@ func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	return r
 }
 
-// bad is a commit that the gateway does not load while a fault refuses the text.
+// bad is a commit with the text refused, which the gateway does not load while it has a fault of triggers.
 func bad() []gitserver.Edit {
 	return []gitserver.Edit{
 		gitserver.Write(view, `{"one": "`+refused+`"}`), gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`),
@@ -122,7 +122,7 @@ func TestAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
 	for name, tt := range triggers {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t, simulator.Options{})
+			j := newRollbackBench(t, simulator.Options{})
 			j.faults(tt.fault)
 			commit := j.push(tt.edits...)
 			j.target.ConfirmDeletion = commit.String()
@@ -169,7 +169,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		every = 30 * time.Second
 	}
 	// lasts lets time pass, and expects that the gateway keeps the commit.
-	lasts := func(j *judged) {
+	lasts := func(j *rollbackBench) {
 		for passed := time.Duration(0); passed < 200*time.Second; passed += every { // sequence: time passes
 			j.pass(every)
 			require.Nil(j.t, j.sync().AutoRollback)
@@ -177,7 +177,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		require.Equal(j.t, j.target.Commit, j.sync().Commit)
 	}
 	t.Run("a stopped gateway", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.set(simulator.Down)
 		j.push(bad()...)
 		lasts(j)
@@ -199,14 +199,14 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		"a refused scan lock": {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudged(t, simulator.Options{})
+			j := newRollbackBench(t, simulator.Options{})
 			j.fault(fault)
 			j.push(bad()...)
 			lasts(j)
 		})
 	}
 	t.Run("an earlier failure", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.target.Profile.AutoRollback = nil
 		j.push(gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`))
 		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
@@ -223,13 +223,13 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "a newly broken project counts")
 	})
 	t.Run("a disabled project", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":false}`))
 		lasts(j)
 	})
 	t.Run("types without a list of names", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound})
 		j.faults(triggers["the resource is missing"].fault)
 		j.push(bad()...)
@@ -237,7 +237,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 	})
 	t.Run("an unknown deployment mode", func(t *testing.T) {
 		const inMode = "config/resources/prod/ignition/schedule/night"
-		j := newJudged(t, simulator.Options{Mode: "prod"})
+		j := newRollbackBench(t, simulator.Options{Mode: "prod"})
 		j.push(gitserver.Write(inMode+"/config.json", "{}"), gitserver.Write(inMode+"/resource.json", nightJSON))
 		j.synced()
 		j.faults(simulator.LoadFault{Path: inMode, Hide: true})
@@ -250,14 +250,14 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
 	})
 	t.Run("other triggers", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerConfigError}
 		j.faults(triggers["scans of projects fail"].fault, triggers["the project is missing"].fault)
 		j.push(bad()...)
 		lasts(j)
 	})
 	t.Run("the first sync", func(t *testing.T) {
-		j := &judged{bench: newSnapshotBench(t, simulator.Options{})}
+		j := &rollbackBench{bench: newSnapshotBench(t, simulator.Options{})}
 		j.now = j.clock()
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
@@ -265,7 +265,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		lasts(j)
 	})
 	t.Run("a repair", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.put(view, "{}")
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		j.target.Repair = true
@@ -273,7 +273,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, j.read(view))
 	})
 	t.Run("a requested rollback", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		j.push(gitserver.Write(view, `{"one": 2}`))
 		j.synced()
 		j.target.Commit, j.target.RequestedRollback = j.good, true
@@ -285,9 +285,11 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 
 func TestRetry(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	retry := func(j *judged, commit plan.ID) { j.target.Retry = annotation.RetryValue(commit.String(), *j.now) }
+	retry := func(j *rollbackBench, commit plan.ID) {
+		j.target.Retry = annotation.RetryValue(commit.String(), *j.now)
+	}
 	t.Run("syncs the commit again", func(t *testing.T) {
-		j := fallenBack(t)
+		j := rolledBack(t)
 		j.faults()
 		retry(j, j.target.Commit)
 		assert.Nil(t, j.synced().AutoRollback)
@@ -295,7 +297,7 @@ func TestRetry(t *testing.T) {
 		j.synced()
 	})
 	t.Run("rolls back once for each commit", func(t *testing.T) {
-		j := fallenBack(t)
+		j := rolledBack(t)
 		retry(j, j.target.Commit)
 		for range 10 { // sequence: time passes
 			j.pass(10 * time.Second)
@@ -311,7 +313,7 @@ func TestRetry(t *testing.T) {
 		j.back(v1alpha1.TriggerScanFailure) // another commit can be rolled back, too
 	})
 	t.Run("after a requested restore", func(t *testing.T) {
-		j := newJudged(t, simulator.Options{})
+		j := newRollbackBench(t, simulator.Options{})
 		retry(j, j.push(gitserver.Write(view, `{"one": 2}`)))
 		j.target.Restore = j.synced().Snapshots[0].ID
 		r := j.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
@@ -346,7 +348,7 @@ func TestForcedSyncRollsBackOnce(t *testing.T) {
 // If the gateway itself is broken, the restored files do not load either. They stay, and the agent does not roll back again.
 func TestRestoredStateFailsToo(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t, simulator.Options{})
+	j := newRollbackBench(t, simulator.Options{})
 	j.faults(simulator.LoadFault{Path: "projects/line", Scan: true})
 	commit := j.push(bad()...)
 	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
@@ -375,7 +377,7 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 // If a user removes what the gateway could not load, the commit counts as one that it has loaded: a rollback from the next one returns to it.
 func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	j := newJudged(t, simulator.Options{})
+	j := newRollbackBench(t, simulator.Options{})
 	j.faults(triggers["the resource is missing"].fault)
 	accepted := j.push(gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`))
 	j.ended(v1alpha1.GatewayError, v1alpha1.ReasonVerificationFailed)
@@ -387,16 +389,16 @@ func TestAutomaticRollbackToAcceptedCommit(t *testing.T) {
 	assert.Equal(t, accepted, j.ended(v1alpha1.GatewayError, v1alpha1.ReasonRolledBack).Commit)
 }
 
-// F14: a restarted agent completes an interrupted automatic rollback, once.
+// F14 of docs/internals/threats.md: a restarted agent completes an interrupted automatic rollback, once.
 func TestInterruptedAutomaticRollback(t *testing.T) {
 	t.Parallel() // it waits for the gateway most of the time
-	begin := func(t *testing.T, keep int32) *judged {
+	begin := func(t *testing.T, keep int32) *rollbackBench {
 		j := refusing(t, "scans of projects fail")
 		j.target.Profile.Snapshots.RetentionCount = keep
 		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
 		return j
 	}
-	again := func(t *testing.T, j *judged) {
+	again := func(t *testing.T, j *rollbackBench) {
 		j.restart(t.TempDir())
 		j.back(v1alpha1.TriggerScanFailure)
 		assert.False(t, j.back(v1alpha1.TriggerScanFailure).Wrote())
@@ -410,8 +412,8 @@ func TestInterruptedAutomaticRollback(t *testing.T) {
 		require.Equal(t, j.target.Commit, r.Commit)
 		again(t, j)
 	})
-	for _, keep := range []int32{1, 5} {
-		t.Run("before the note says that it is done", func(t *testing.T) {
+	for name, keep := range map[string]int32{"one snapshot is kept": 1, "five snapshots are kept": 5} {
+		t.Run("before the note says that it is done, "+name, func(t *testing.T) {
 			j := begin(t, keep)
 			j.back(v1alpha1.TriggerScanFailure)
 			note := j.read(".stoker/note-restored")

@@ -260,9 +260,8 @@ func (b *bench) read(path string) string {
 }
 
 const (
-	// flipEnv makes the simulated gateways of this package differ from the default in the properties that are unknown
-	// of a real gateway: all tests flip the unknown that it names, or with flipSample a half of them that depends on
-	// the name of the test.
+	// flipEnv names a property that is unknown of a real gateway (a field of simulator.Unknowns). All simulated gateways of this package
+	// then have the other value than by default. With flipSample, each test flips half of the properties, chosen by its name.
 	flipEnv    = "STOKER_TEST_UNKNOWN"
 	flipSample = "sample"
 	// fullEnv makes TestUnknowns run the package once for each unknown, which takes about ten minutes.

@@ -36,7 +36,8 @@ func (b *bench) treeBomb(levels int) string {
 	return tree
 }
 
-// F11: a tree bomb hits a limit, at the first sync and at later ones, and the files on the gateway stay. The next commit syncs.
+// F11 of docs/internals/threats.md: a tree bomb hits a limit, at the first sync and at later ones, and the files on the gateway stay. The next commit
+// syncs.
 func TestTreeBomb(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Files: 1000}
@@ -53,7 +54,7 @@ func TestTreeBomb(t *testing.T) {
 	b.synced()
 }
 
-// F11: canceling a sync during planning stops it before the rest of the commit is read.
+// F11 of docs/internals/threats.md: canceling a sync during planning stops it before the rest of the commit is read.
 func TestSyncStopsWhilePlanning(t *testing.T) {
 	b := newBench(t, simulator.Options{}).delivered()
 	b.push(gitserver.Write(view, `{"two": 2}`))
@@ -67,7 +68,7 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 	assert.JSONEq(t, `{"two": 2}`, b.read(view))
 }
 
-// F11: the error names a file above the size limit. A file outside the mappings does not count.
+// F11 of docs/internals/threats.md: the error names a file above the size limit. A file outside the mappings does not count.
 func TestLargeFile(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	large := strings.Repeat("0123456789abcdef", 1<<17) // twice MaxBlob
@@ -80,10 +81,10 @@ func TestLargeFile(t *testing.T) {
 	b.synced()
 }
 
-// F11: the list of new files is bounded, however many a program of the gateway writes.
+// F11 of docs/internals/threats.md: the list of new files is bounded, however many a program of the gateway writes.
 func TestAddedFilesAreBounded(t *testing.T) {
 	b := newBench(t, simulator.Options{}).delivered()
-	for i := range 4100 {
+	for i := range 4100 { // more than maxAdded
 		b.put(fmt.Sprintf("projects/line/file-%04d", i), "")
 	}
 	b.engine.Watch(func(string) bool { return true })
@@ -91,10 +92,10 @@ func TestAddedFilesAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	added, err := b.engine.Added(t.Context(), base)
 	require.NoError(t, err)
-	assert.Len(t, added, 4000)
+	assert.Len(t, added, 4000, "maxAdded")
 }
 
-// The depth limit applies both in git and on disk.
+// A path of 200 folders within the limits is written, compared and deleted. One that is longer than the limit is refused.
 func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Depth: 1000, PathBytes: 1200}
@@ -157,7 +158,8 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	assert.Equal(t, "one", string(note), "a dry run writes no note")
 }
 
-// A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
+// A pause does not change whether the gateway runs the target. If it does, it is Synced. If not, it is Held, or Applied if only its start
+// is missing.
 func TestPausedGatewayPhase(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	good := b.push(firstCommit()...)

@@ -25,7 +25,7 @@ type delivery struct {
 
 	unloaded unloaded.Set // what the gateway has not loaded; run adds the target
 	draft    draft        // of the last attempt
-	before   plan.Header  // of the manifest before that attempt
+	before   plan.Header  // the header of the manifest before that attempt
 	late     bool         // checkReferences runs only when the gateway has loaded the files
 }
 
@@ -135,8 +135,8 @@ func ready(ctx context.Context, in *scope) (gatewayState, error) {
 	return state, in.determineAccess(ctx, state)
 }
 
-// stage validates the files and writes them to the staging directory. An open Designer, the validation webhook, a conflict
-// or a mass deletion holds the sync; the error says which.
+// stage validates the files and writes them to the staging directory. Proposed changes, an open Designer, the validation
+// webhook, a conflict or a mass deletion holds the sync; the error says which.
 func (d *delivery) stage(ctx context.Context, g guard, s *stager, changes *plan.Changes) (*disk.Staged, error) {
 	if err := g.checkProposals(changes); err != nil {
 		return nil, err

@@ -23,8 +23,8 @@ func (g guard) designersBlock() bool {
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
 }
 
-// checkDesigners checks the Designers that have open what a plan changes. It returns DesignerSessionActive if the policy is
-// wait or fail, and otherwise notes the sessions.
+// checkDesigners looks for Designers that have open what a plan changes, or for all if the policy's scope is the gateway. If there are
+// any, it returns DesignerSessionActive if the policy is wait or fail, and otherwise notes the sessions.
 func (g guard) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
 	all := g.in.task.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
@@ -85,7 +85,8 @@ func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) 
 	return slices.Compact(sessions), nil
 }
 
-// parents maps each project of the gateway to its parent; nil if every session is open on a changed project.
+// parents maps each project of the gateway to its parent. It returns nil if each session is open on a changed project or on none, so that
+// parents do not matter.
 func (g *gateway) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil

@@ -86,7 +86,8 @@ func (d drafter) fetch(ctx context.Context) (repo.FetchStats, error) {
 }
 
 // fetchBlobs fetches in one request the blobs whose wanted id has changed since the last sync, or whose file has other
-// bytes. A partial store fetches other blobs (of a file changed on the gateway, of a template) when they are read.
+// bytes. A thumbnail with other bytes does not count: the gateway writes thumbnails itself. A partial store fetches other blobs (of a file
+// changed on the gateway, of a template) when they are read.
 func (d drafter) fetchBlobs(ctx context.Context, tree *desired.Tree) error {
 	in := d.in
 	if !in.Store.Partial() {

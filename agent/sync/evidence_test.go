@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +41,7 @@ func newGated(t *testing.T) *gated {
 	g.engine.Now = func() time.Time { return g.now }
 	g.target.Facts.CRName = "plant"
 	g.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
-	g.target.Force = "in October"
+	g.target.Force = "in October" // the first sync carries this request out, so that it exempts no later one
 	g.first = g.push(firstCommit()...)
 	g.synced() // the first sync of a gateway does not wait
 	g.second = g.push(gitserver.Write(view, `{"one": 2}`))
@@ -61,8 +60,8 @@ func (g *gated) waits() {
 	assert.Equal(g.t, `{"one": 1}`, g.read(view))
 }
 
-// F30: files of .stoker exempt no sync from a maintenance window if the report of the gateway says otherwise. Without a report, they are all
-// the evidence there is.
+// F30 of docs/internals/threats.md: files of .stoker exempt no sync from a maintenance window if the report of the gateway says otherwise. Without a
+// report, they are all the evidence there is.
 func TestGatesNeedEvidence(t *testing.T) {
 	stoker := func(g *gated, name string) string { return filepath.Join(g.data, ".stoker", name) }
 	for name, forge := range map[string]func(t *testing.T, g *gated){
@@ -154,7 +153,7 @@ func TestGatesNeedEvidence(t *testing.T) {
 	})
 }
 
-// C14: git confirms a commit, unless a sync of this gateway wrote it.
+// C14 of docs/internals/threats.md: git confirms a commit, unless a sync of this gateway wrote it.
 func TestAdmission(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	asked := 0
@@ -231,8 +230,8 @@ func forgedJournal(g *gated) string {
 	return b.String()
 }
 
-// F30: whatever a program of the gateway writes to a file in .stoker, no gate is passed, nothing outside the data directory changes, and the
-// sync succeeds when the gate opens.
+// F30 of docs/internals/threats.md: whatever a program of the gateway writes to a file in .stoker, no gate is passed, nothing outside the data
+// directory changes, and the sync succeeds when the gate opens.
 func TestWorstStokerFiles(t *testing.T) {
 	for name, worst := range stokerFiles {
 		t.Run(name, func(t *testing.T) {
@@ -240,8 +239,9 @@ func TestWorstStokerFiles(t *testing.T) {
 			outside, objects := t.TempDir(), t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(outside, "canary"), []byte("canary"), 0o600))
 			branches := g.repo.Git("for-each-ref")
+			kinds := []string{"worst content", "link", "directory", "binary"}
 			for i, content := range []string{worst(g), "link", "dir", strings.Repeat("\xff", 1<<16)} {
-				t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Run(kinds[i], func(t *testing.T) {
 					require.NoError(t, g.engine.Close())
 					writeWorst(t, filepath.Join(g.data, ".stoker", name), content, outside)
 					g.restart(objects)
@@ -286,7 +286,8 @@ func writeWorst(t *testing.T, file, content, outside string) {
 	}
 }
 
-// F30: the test above covers the table in docs/internals/threats.md, which TestNamesAreDocumented of agent/disk compares with the code.
+// F30 of docs/internals/threats.md: TestWorstStokerFiles covers the table of that page, which TestNamesAreDocumented of agent/disk compares
+// with the code.
 func TestStokerFilesAreListed(t *testing.T) {
 	page, err := os.ReadFile("../../docs/internals/threats.md")
 	require.NoError(t, err)

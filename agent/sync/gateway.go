@@ -20,7 +20,7 @@ type gateway struct {
 	hasAPIToken bool
 	log         *slog.Logger
 	dir         *disk.Dir
-	readOnly    bool   // write no notes
+	readOnly    bool   // a dry run, which writes no notes
 	start       string // see Task.Start
 	// seenStart is the last start after which the agent saw the gateway running. The Engine keeps it in case the note cannot be
 	// written.
@@ -63,10 +63,10 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 	}
 }
 
-// runningNote names the last start after which the agent saw the gateway running, so that a restarted agent does not check again.
+// runningNote is the note with the last start after which the agent saw the gateway running, so that a restarted agent does not check again.
 const runningNote = "gateway-ran"
 
-// seenRunning reports whether the agent saw the gateway running after its start.
+// seenRunning reports whether the agent saw the gateway running since g.start, or need not, because g.start is "".
 func (g *gateway) seenRunning() bool {
 	if g.start != "" && *g.seenStart != g.start && g.note(runningNote) == g.start {
 		*g.seenStart = g.start
@@ -120,7 +120,7 @@ func (g *gateway) legacy() bool {
 	return !v.IsZero() && !v.AtLeast(8, 3)
 }
 
-// versionNote has the gateway's last known version.
+// versionNote is the note with the gateway's last known version.
 const versionNote = "gateway-version"
 
 // version returns the gateway's version, or the last known one if it does not answer.
@@ -183,7 +183,7 @@ func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	return fallback
 }
 
-// pairSource returns the source of the node's state in a pair. Only the REST API of 8.3 reports it, with an API key.
+// pairSource returns the source of the node's state in a pair. Only the REST API reports it, which begins with 8.3 and needs an API key.
 func (g *gateway) pairSource(state gatewayState) redundancy.Source {
 	source := redundancy.Source{Running: state == running, Role: g.platform.Role}
 	if g.Gateway != nil && g.hasAPIToken && !g.legacy() {

@@ -18,7 +18,7 @@ type guard struct {
 	memory *memory
 }
 
-// memory is what the Engine remembers of the plans that were held.
+// memory is what the Engine remembers of the last plan that was held, and of the last one that the Webhook reviewed.
 type memory struct {
 	hold   hold
 	review reviewResult
@@ -56,7 +56,7 @@ func (g guard) checkProposals(changes *plan.Changes) error {
 }
 
 const (
-	// The pause after a denial is random, so that the gateways of a fleet do not all ask at once.
+	// The pause after a denial is random, so that the gateways of a fleet do not all ask at the same time.
 	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
 )
 
@@ -64,9 +64,9 @@ const (
 type reviewResult struct {
 	url     string
 	uid     string
-	err     error     // ValidationDenied or ValidationUnavailable; nil if the plan is allowed
-	retryAt time.Time // of a denied plan
-	force   string    // the force-sync request at that time; another one asks at once
+	err     error     // ValidationDenied or ValidationUnavailable; nil if the plan may be applied
+	retryAt time.Time // when to ask again about a denied plan
+	force   string    // the force-sync request at that time; after another one, the sync does not wait for retryAt
 }
 
 // review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so

@@ -1,7 +1,7 @@
 //go:build !race
 
-// These tests simulate two hours step by step, and repeat the tests of the package. `make test` runs them without the race detector, which
-// would only slow them down.
+// These tests simulate an hour of two gateways step by step, and repeat the tests of the package. `make test-cluster` runs them without the
+// race detector, which would only slow them down.
 
 package sync_test
 
@@ -33,9 +33,9 @@ type realTree struct {
 	dir      string
 	options  simulator.Options
 	mappings []v1alpha1.Mapping
-	posts    map[string]int // expected scans of the first sync
-	edit     func(path string) bool
-	change   func(string) string
+	posts    map[string]int         // expected scans of the first sync, by route
+	edit     func(path string) bool // reports whether the test can change the file
+	change   func(string) string    // returns the changed content of such a file
 }
 
 // realTrees returns a tree for 8.3, with configuration files, and one for 8.1, scanned through the module.

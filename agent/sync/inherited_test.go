@@ -41,7 +41,7 @@ func TestOutcomeMessageIsBounded(t *testing.T) {
 	assert.True(t, strings.HasPrefix(r.Message, "first "))
 }
 
-// slow is a gateway that takes seconds for each answer.
+// slow is a gateway that takes nine seconds to answer about one project.
 type slow struct{ Gateway }
 
 func (slow) Projects(context.Context) ([]ignition.Project, error) { return nil, nil }

@@ -88,7 +88,7 @@ func confirm(ctx context.Context, in *scope, pending *unloaded.Set) (bool, error
 	return err == nil, err
 }
 
-// loadDiskCommit makes the gateway load the commit on the disk instead of the target. It returns what the gateway has not loaded then.
+// loadDiskCommit makes the gateway load the commit on the disk instead of the target. It returns what the gateway still has not loaded.
 func loadDiskCommit(ctx context.Context, in *scope, pending unloaded.Set) (unloaded.Set, error) {
 	h := in.dir.Manifest().Header()
 	ctx, cancel := outlive(ctx, in.Grace)
@@ -136,7 +136,7 @@ func (l *loader) notLoadedError(err error) error {
 	return fmt.Errorf("the files of %s are on the disk, but the gateway has not loaded them: %w", l.in.task.Commit.Short(), err)
 }
 
-// scan scans what changed. Configuration comes first, because views use its tag providers and connections.
+// scan makes the gateway scan what changed. Configuration comes first, because views use its tag providers and connections.
 func (l *loader) scan(ctx context.Context) error {
 	defer l.in.step("scan")()
 	for _, k := range []struct {

@@ -150,9 +150,9 @@ func (b *bench) later(by time.Duration) {
 	b.engine.Now = func() time.Time { return was().Add(by) }
 }
 
-// unlike starts a git server, loses the store and reformats a file, so that each drift check has to fetch from git. look returns
+// reformatted starts a git server, loses the store and reformats a file, so that each drift check has to fetch from git. look returns
 // the number of drifted files.
-func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
+func (b *bench) reformatted() (srv *gitserver.Server, look func() int) {
 	b.t.Helper()
 	srv, err := gitserver.Start(filepath.Dir(b.repo.Dir), gitserver.Options{})
 	require.NoError(b.t, err)
@@ -185,7 +185,7 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
-			srv, look := b.unlike()
+			srv, look := b.reformatted()
 			now := b.clock()
 			var said bytes.Buffer
 			b.engine.Log = slog.New(slog.NewTextHandler(&said, nil))
@@ -200,7 +200,7 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 			assert.Equal(t, 1, look())
 			assert.Len(t, srv.Requests(), once, "a sync without changes does not end the pause")
 			for range 20 {
-				*now = now.Add(time.Hour + 6*time.Minute)
+				*now = now.Add(time.Hour + 6*time.Minute) // longer than the longest pause
 				assert.Equal(t, 1, look())
 				*now = now.Add(500 * time.Millisecond)
 				assert.Equal(t, 1, look())
@@ -224,7 +224,7 @@ func TestDriftCheckWithFailingGitServer(t *testing.T) {
 func TestDriftCheckUsesNewRemote(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	local := b.conn.Remote
-	srv, look := b.unlike()
+	srv, look := b.reformatted()
 	srv.Inject(gitserver.Status(http.StatusForbidden))
 	b.clock() // which stands still
 	assert.Equal(t, 1, look())
@@ -233,10 +233,10 @@ func TestDriftCheckUsesNewRemote(t *testing.T) {
 	assert.Zero(t, look())
 }
 
-// The loop that checks drift also handles pauses, so a silent git server must not block it.
+// The loop that checks drift also obeys spec.paused, so a silent git server must not block it.
 func TestDriftCheckWithSilentGitServer(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	srv, look := b.unlike()
+	srv, look := b.reformatted()
 	b.engine.DriftFetchTimeout = 50 * time.Millisecond
 	srv.Inject(gitserver.Stall(0))
 	began := time.Now()
@@ -253,7 +253,7 @@ func TestDriftCheckWithSilentGitServer(t *testing.T) {
 // The trees may arrive in time while the blobs stall, one or all of them, for example if a new gateway version signed many files.
 func TestDriftCheckBlobTimeout(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	srv, look := b.unlike()
+	srv, look := b.reformatted()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	b.synced() // the store has only the trees
 	require.True(t, b.engine.Store.Partial())
@@ -296,7 +296,7 @@ func TestProposalBaseWithFailingGitServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
-			srv, _ := b.unlike()
+			srv, _ := b.reformatted()
 			b.engine.DriftFetchTimeout = 50 * time.Millisecond
 			now := b.clock()
 			srv.Inject(c.fault)
@@ -327,7 +327,7 @@ func TestProposalBaseWithFailingGitServer(t *testing.T) {
 func TestLostStoreWhileHeld(t *testing.T) {
 	t.Run("git is unreachable", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		srv, look := b.unlike()
+		srv, look := b.reformatted()
 		b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 		srv.Inject(gitserver.Status(http.StatusServiceUnavailable))
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonGitUnreachable)
@@ -336,14 +336,14 @@ func TestLostStoreWhileHeld(t *testing.T) {
 	})
 	t.Run("the sync is held", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		_, look := b.unlike()
+		_, look := b.reformatted()
 		b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonMassDeletion)
 		assert.Zero(t, look())
 	})
 	t.Run("after the next sync", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		_, look := b.unlike()
+		_, look := b.reformatted()
 		before := b.target.Commit
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		b.synced()
@@ -380,7 +380,7 @@ func (b *bench) flip(object string) {
 	require.Fail(b.t, "the cache does not have the object")
 }
 
-// F12: a flipped bit in the cache costs another fetch, but the sync succeeds.
+// F12 of docs/internals/threats.md: a flipped bit in the cache costs another fetch, but the sync succeeds.
 func TestDamagedCache(t *testing.T) {
 	for name, object := range map[string]string{"a file": ":" + view, "a directory": ":" + viewDir, "a commit": ""} {
 		t.Run(name, func(t *testing.T) {

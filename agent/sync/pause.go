@@ -39,7 +39,8 @@ func (j *job) pause(ctx context.Context) error {
 	}
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; the files on the disk stay")
 	in.report.Phase = v1alpha1.GatewayHeld
-	if j.openDir() != nil || j.open(ctx) != nil || !in.filesDone() { // openDir first: invalid rules must not hide the commit
+	// openDir comes first, so that the report has the commit on the disk even if open finds that the rules are invalid.
+	if j.openDir() != nil || j.open(ctx) != nil || !in.filesDone() {
 		return held
 	}
 	upToDate, err := confirm(ctx, in, &j.unloaded)
@@ -70,8 +71,8 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	return j.in.node.AccessUnchanged(ctx, j.in.gateway.pairSource(state))
 }
 
-// PausedError returns the error of Task.Stop for a sync that was paused while it ran. Its reason is not Paused, so that the sync is tried again
-// unless the next order is paused.
+// PausedError returns the error of Task.Stop for a sync that was paused while it ran. Its reason is not Paused, which would end the sync for
+// good: the agent tries again, unless syncing is still paused then.
 func PausedError() error {
 	return failure.New(v1alpha1.ReasonProgressing, "syncing was paused during the sync; nothing was written")
 }

@@ -29,13 +29,14 @@ func withPermissions() []gitserver.Edit {
 // seeding is a gateway that has never started, and whose first boot rewrites its permissions.
 var seeding = simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true}
 
-// The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once, even if the commit has nothing
-// that can be verified, or only what cannot be. It then waits until the gateway reads them, at its next start or at a manual scan.
+// The first boot rewrites the permissions and drops what the commit granted. The agent restores the files once, even if the commit has
+// nothing else, or only resources of another deployment mode, which the gateway does not list. It then waits until the gateway reads the
+// permissions, at its next start or at a manual scan.
 func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 	const otherMode = "config/resources/staging/ignition/database-connection/db"
 	for name, edits := range map[string][]gitserver.Edit{
-		"projects":   firstCommit(),
-		"singletons": nil,
+		"projects":     firstCommit(),
+		"nothing else": nil,
 		"resources of another deployment mode": {
 			gitserver.Write(otherMode+"/config.json", "{}"), gitserver.Write(otherMode+"/resource.json", listing("config.json")),
 		},
@@ -204,16 +205,16 @@ func TestScanByModuleIsRetried(t *testing.T) {
 func TestScanModuleOn83(t *testing.T) {
 	const post = "POST /data/project-scan-endpoint/scan"
 	for name, c := range map[string]struct {
-		module, open bool
-		fault        *simulator.Fault
-		posts, told  int
-		note         string
+		module, open    bool // the module is installed; a Designer is open
+		fault           *simulator.Fault
+		posts, notified int // requests to the module; open Designers that it notified
+		note            string
 	}{
 		"no Designer":                  {module: true},
-		"open Designer":                {module: true, open: true, posts: 1, told: 1, note: "the project-scan module notified the open Designers"},
+		"open Designer":                {module: true, open: true, posts: 1, notified: 1, note: "the project-scan module notified the open Designers"},
 		"no module":                    {open: true},
 		"the module fails":             {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 500}, note: "the project-scan module did not notify the open Designers: "},
-		"the scan fails":               {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}, note: "the project-scan module did not notify"},
+		"the module's scan fails":      {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `{"gatewayProjectScanSuccess":false}`}, note: "the project-scan module did not notify"},
 		"the module answers with HTML": {module: true, open: true, posts: 1, fault: &simulator.Fault{Route: post, Status: 200, Body: `<html>`}, note: "the project-scan module did not notify"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +229,7 @@ func TestScanModuleOn83(t *testing.T) {
 			b.push(gitserver.Write(viewDir+"/view.json", `{"root": {"changed": true}}`))
 			r := b.synced()
 			assert.Equal(t, c.posts, b.gw.Requests.Count(post))
-			assert.Equal(t, c.told, b.gw.Designers.Notifications())
+			assert.Equal(t, c.notified, b.gw.Designers.Notifications())
 			if c.note == "" {
 				assert.NotContains(t, strings.Join(r.Notes, "\n"), "project-scan")
 			} else {

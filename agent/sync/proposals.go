@@ -52,7 +52,8 @@ func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
 	return list, nil
 }
 
-// Base returns the commit on the disk as the base of a proposal. t has the profile and the facts that are in force.
+// Base returns the commit on the disk as the base of a proposal. t has the profile and the facts that are in force. The error is Progressing
+// until a sync with them has delivered a whole commit. If the store has lost the commit's trees, Base fetches them.
 func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose.Base, error) {
 	dir, err := e.Open()
 	if err != nil {

@@ -208,6 +208,7 @@ func TestReferencesToModules(t *testing.T) {
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonReferenceMissing)
 		assert.Contains(t, r.Message, `names the module "com.inductiveautomation.sfc"`)
 	})
+	// If the gateway does not say which modules it runs, the commit is delivered without a check of the modules.
 	for _, c := range []struct {
 		name  string
 		fault simulator.Fault

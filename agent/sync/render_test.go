@@ -51,6 +51,7 @@ func rendering(t *testing.T, o simulator.Options) *bench {
 	return b
 }
 
+// sealedFiles returns the edits of a commit with what the bench renders. A gateway has signed the resources.
 func sealedFiles(t *testing.T) []gitserver.Edit {
 	const viewJSON, name = `{"title":"none"}`, `{"systemName":"dev"}`
 	return append(firstCommit(),
@@ -194,7 +195,7 @@ func TestSignatureFormByVersion(t *testing.T) {
 	}
 }
 
-// After the store is lost, it has only trees. The agent then fetches files to render like files that differ.
+// After a store was lost, the agent fetches only trees. It then fetches the files that it renders, as it fetches those that differ.
 func TestLostStoreRendersTemplates(t *testing.T) {
 	b := rendering(t, simulator.Options{})
 	b.push(sealedFiles(t)...)
@@ -263,7 +264,7 @@ func TestPatchedRealTreeIsStable(t *testing.T) {
 		assert.NotEqual(t, before.Stored(), after.Stored())
 		checked++
 	}
-	assert.Greater(t, checked, 400)
+	assert.Greater(t, checked, 400, "the tree has hundreds of signed resources")
 	name := b.read("config/resources/core/ignition/system-properties/config.json")
 	assert.Contains(t, name, `"systemName": "plant-line-1"`)
 }
@@ -274,7 +275,7 @@ func withoutProbe(resourceJSON string) string {
 	return before + after
 }
 
-// F24: a commit that is not signed is never planned, and what is on the gateway stays.
+// F24 of docs/internals/threats.md: a commit that is not signed is never planned, and what is on the gateway stays.
 func TestSignedCommits(t *testing.T) {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("no ssh-keygen on this machine")

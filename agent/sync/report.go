@@ -62,13 +62,13 @@ type Report struct {
 	Notes []string `json:"notes,omitempty"`
 	// Snapshots are those on the data volume, oldest first, if the profile has snapshots. loop.State serves them.
 	Snapshots []disk.Snapshot `json:"-"`
-	// NewSnapshots and NewBackups are the ids of those that this sync made, unless it is a repair.
+	// NewSnapshots and NewBackups are the ids of those that this sync made, to upload them. A repair reports none.
 	NewSnapshots, NewBackups []string `json:"-"`
 	// History are the last syncs that changed the gateway or failed, oldest first; nil if they are unknown.
 	History []audit.Entry `json:"-"`
 	// AutoRollback is nil unless a commit is blocked because of an automatic rollback.
 	AutoRollback *audit.AutoRollback `json:"autoRollback,omitempty"`
-	// Changes is the plan. loop.State serves its text.
+	// Changes is the plan; nil if the sync made none. loop.State serves its text.
 	Changes *plan.Changes `json:"-"`
 	// failHeld makes a held outcome an error (designerSessionPolicy fail).
 	failHeld bool

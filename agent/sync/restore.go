@@ -22,13 +22,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
-// the target's commit. From then on, the commit that was the target is blocked, also after a restart. The block ends when another commit
-// is the target, when a user requests a retry, or when another restore brings the target back. A new profile or a forced sync does
+// A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume or from object storage, so it needs neither
+// git nor the target's commit. From then on, the commit that was the target is blocked, also after a restart. The block ends when another
+// commit is the target, when a user requests a retry, or when another restore brings the target back. A new profile or a forced sync does
 // not end it: what made the commit wrong for the plant may be in any file.
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
+// restoreNoteName is the name of the note with a decide.RestoreNote.
 const restoreNoteName = "restored"
 
 func saveNote(d *disk.Dir, n decide.RestoreNote) error {
@@ -45,7 +46,7 @@ type restorer struct {
 	memory     *memory
 	download   *archive.Download
 	comparison *disk.Comparison
-	unloaded   unloaded.Set // what the gateway has not loaded; run adds the snapshot
+	unloaded   unloaded.Set // what the gateway has not loaded; a restore adds the snapshot
 	restored   bool         // a snapshot was restored
 }
 

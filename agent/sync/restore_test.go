@@ -146,7 +146,7 @@ func TestRestore(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced() // a wrong request does not stop later commits
 	})
-	t.Run("starting gateway", func(t *testing.T) {
+	t.Run("stopped gateway", func(t *testing.T) {
 		b, id := begin(t)
 		b.target.Restore = id
 		b.connect(ignition.Config{URL: "http://127.0.0.1:1"}) // refused
@@ -169,7 +169,7 @@ func TestRestore(t *testing.T) {
 		b, id := begin(t)
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		newer := b.synced().Snapshots[1].ID
-		off := b.target.Profile.Snapshots
+		on := b.target.Profile.Snapshots
 		b.target.Profile.Snapshots = nil
 		b.target.Restore = id
 		b.ended(v1alpha1.GatewayHeld, v1alpha1.ReasonRestored)
@@ -178,7 +178,7 @@ func TestRestore(t *testing.T) {
 		assert.DirExists(t, b.data+"/.stoker/snapshots/"+id)
 		assert.NoDirExists(t, b.data+"/.stoker/snapshots/"+newer, "it cannot be restored, because the restore took no snapshot")
 
-		b.target.Profile.Snapshots = off
+		b.target.Profile.Snapshots = on
 		b.push(gitserver.Write(view, `{"one": 4}`))
 		require.Len(t, b.synced().Snapshots, 2)
 		b.target.Restore = annotation.RestoreValue(id, restoreTime)

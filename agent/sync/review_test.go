@@ -107,7 +107,7 @@ func TestValidationWebhook(t *testing.T) {
 		b.synced()
 		assert.Len(t, v.asked, 1)
 	})
-	for name, newVolume := range map[string]bool{"new volume gets what was delivered before": true, "gateway loses what was delivered before": false} {
+	for name, newVolume := range map[string]bool{"no review of what a new volume had before": true, "a review if a volume in use lost its files": false} {
 		t.Run(name, func(t *testing.T) {
 			b, v := reviewed(t)
 			b.synced()
@@ -120,7 +120,7 @@ func TestValidationWebhook(t *testing.T) {
 			b.target.NewVolume = newVolume
 			b.synced()
 			assert.Equal(t, `{"one": 2}`, b.read(view))
-			assert.Equal(t, newVolume, len(v.asked) == 1, "%d requests", len(v.asked))
+			assert.Equal(t, newVolume, len(v.asked) == 1, "%d requests", len(v.asked)) // the first request was before the loss
 			asked := len(v.asked)
 			b.push(gitserver.Write(view, `{"one": 3}`))
 			b.synced()
@@ -234,7 +234,7 @@ func TestSyncsWithoutWebhook(t *testing.T) {
 	})
 }
 
-// TestWebhookFaults: C17, C18: whatever the webhook answers, the gateway does not change, or the sync has a note.
+// C17 and C18 of docs/internals/threats.md: whatever the webhook answers, the gateway does not change, or the sync has a note.
 func TestWebhookFaults(t *testing.T) {
 	elsewhere := newValidator(t)
 	b, v := reviewed(t)
@@ -269,10 +269,10 @@ func TestWebhookFaults(t *testing.T) {
 		"unreadable key": {change: func(w *review.Webhook) {
 			w.Key = func() (secret.String, error) { return secret.String{}, errors.New("no key") }
 		}, says: "no key"},
-		"unreachable":     {change: func(w *review.Webhook) { w.URL = "https://127.0.0.1:1/" }, says: "refused"},
-		"loopback":        {change: func(w *review.Webhook) { w.Client.Loopback = false }, says: "is a loopback address"},
-		"metadata":        {change: func(w *review.Webhook) { w.URL = "https://169.254.169.254/" }, says: "is a link-local address"},
-		"name of the pod": {change: func(w *review.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
+		"unreachable":   {change: func(w *review.Webhook) { w.URL = "https://127.0.0.1:1/" }, says: "refused"},
+		"loopback":      {change: func(w *review.Webhook) { w.Client.Loopback = false }, says: "is a loopback address"},
+		"metadata":      {change: func(w *review.Webhook) { w.URL = "https://169.254.169.254/" }, says: "is a link-local address"},
+		"loopback name": {change: func(w *review.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := b.read(view), fmt.Sprintf(`{"name": %q}`, name)
@@ -385,10 +385,10 @@ func withProject(name string) gitserver.Edit {
 
 func TestMassDeletionApproval(t *testing.T) {
 	for name, approve := range map[string]func(b *bench, good, bad plan.ID){
-		"full commit":   func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String() },
-		"rollout back":  func(b *bench, _, _ plan.ID) { b.target.RolloutRollback = true },
-		"short commit":  func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.Short() },
-		"agent restart": func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String(); b.again() },
+		"full commit":    func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String() },
+		"failed rollout": func(b *bench, _, _ plan.ID) { b.target.RolloutRollback = true },
+		"short commit":   func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.Short() },
+		"agent restart":  func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String(); b.again() },
 		"other commit meanwhile": func(b *bench, good, bad plan.ID) {
 			b.target.ConfirmDeletion, b.target.Commit = bad.String(), good
 			b.synced()

@@ -216,7 +216,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 		in.task.Commit.Short(), opens, window, in.task.ask("approve", "--window", v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+in.task.Commit.String()))
 }
 
-// refreshAccess determines the access of a node for a sync that has no files to write.
+// refreshAccess determines whether the node of a redundant pair has config access, for a sync that has no files to write.
 func (j *job) refreshAccess(ctx context.Context) error {
 	if !j.in.node.Paired() || j.in.task.BeforeStart || j.in.task.Profile.DryRun {
 		return nil
@@ -224,7 +224,7 @@ func (j *job) refreshAccess(ctx context.Context) error {
 	j.in.report.Paired = true
 	state, _ := j.in.gateway.state(ctx)
 	if state != running && !j.in.node.WasStandby() {
-		return nil // the first sync after the gateway's start does this
+		return nil // the first sync after the gateway's start determines it
 	}
 	return j.in.determineAccess(ctx, state)
 }
@@ -247,7 +247,8 @@ func (j *job) load(ctx context.Context) error {
 	return err
 }
 
-// reportStandby makes Standby the outcome of a successful sync of a standby node. It fails while the other node must write.
+// reportStandby makes Standby the outcome of a successful sync of a standby node. It returns an error while the other node of the pair still
+// has to write files.
 func (j *job) reportStandby(context.Context) error {
 	message, err := j.in.node.Outcome()
 	if err != nil {

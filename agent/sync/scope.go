@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/agent/unloaded"
 )
 
-// scope is what all steps of a sync read. The steps pause and open set its fields; later steps set none.
+// scope is what all steps of a sync read. The steps pause and open set the fields from dir on. Later steps set none.
 type scope struct {
 	*Config
 	conn   Connections
@@ -97,7 +97,7 @@ func (s *scope) determineAccess(ctx context.Context, state gatewayState) error {
 	return err
 }
 
-// forceNote has the last force-sync request that was carried out, so that a restart does not repeat it.
+// forceNote is the note with the last force-sync request that was carried out, so that a restart does not repeat it.
 const forceNote = "force-sync"
 
 // recordForced records that the force-sync request was carried out.

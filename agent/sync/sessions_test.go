@@ -231,7 +231,7 @@ func TestDesignersCannotBeListed(t *testing.T) {
 	}
 }
 
-// Otherwise a first commit that brings the API key would wait for itself.
+// A commit that brings the API key is written although the agent cannot list the Designers. Otherwise it would wait for itself.
 func TestCommitDeliversToken(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401})
@@ -264,17 +264,17 @@ func TestLockOfFailedApply(t *testing.T) {
 	assert.Contains(t, r.Notes[0], "expires by itself")
 }
 
-// people simulates users who work on the gateways of a history and on their volumes.
+// people simulates users in the histories of TestPairSyncedHasCommit (standby_test.go). They work on the gateways and on their volumes.
 type people struct {
 	now   time.Time
 	edits int
-	// inherited lists, per node, resources not in git that were there at the first complete sync without records. fresh marks nodes
-	// that have not had such a sync.
+	// fresh marks the nodes that lost the agent's records and have not completed a sync since. inherited lists, per node, the resources not in
+	// git that were there at that sync, which the agent takes for the gateway's own.
 	inherited [2][]string
 	fresh     [2]bool
 }
 
-// invite adds users to a history.
+// invite adds users to a history. If mirror, the active node deletes files that are not in git.
 func (h *history) invite(mirror bool) {
 	h.people = &people{now: time.Now()}
 	for _, b := range h.nodes {

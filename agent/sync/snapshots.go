@@ -31,7 +31,8 @@ func (a *applier) snapshot(ctx context.Context, staged *disk.Staged) (id, backup
 	return staged.SnapshotID(), backup, nil
 }
 
-// takeSnapshot makes the sync keep what it displaces, if the spec asks for that. Otherwise the sync removes all snapshots.
+// takeSnapshot makes the sync keep what it displaces, if the spec asks for that. Otherwise the sync removes all snapshots: restoring one
+// needs those of all later syncs.
 func takeSnapshot(t *Task, staged *disk.Staged) error {
 	if t.Profile.Snapshots == nil {
 		return nil
@@ -74,8 +75,8 @@ func (a *applier) saveBackup(ctx context.Context, id string) error {
 	return a.in.dir.SaveBackup(id, snapshotLimits(&a.in.task).MaxBytes, func(w io.Writer) error { return a.in.gateway.Backup(ctx, w) })
 }
 
-// snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure, and prunes them
-// first: a sync that recovery completed did not know the limits.
+// snapshots returns the snapshots on the data volume, oldest first, or nil if the spec asks for none. It reads them again after a write or a
+// failure. It prunes them before, because a sync that recovery completed did not know the limits.
 func (e *Engine) snapshots(in *scope, failed bool) []disk.Snapshot {
 	if in.task.Profile.Snapshots == nil {
 		e.records.snapshots, e.records.snapshotsRead = nil, false

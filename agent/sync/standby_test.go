@@ -161,7 +161,7 @@ func TestFailoverActivatesBackup(t *testing.T) {
 	p.master.synced()
 }
 
-// conflictPolicy hold protects users' work on this gateway. On standby, differences come from replication.
+// conflictPolicy hold protects users' work on this gateway. On standby, differences come from replication, so they hold no sync.
 func TestReplicatedChangesOnStandby(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	for _, b := range p.both() {
@@ -326,6 +326,7 @@ func TestPairSyncedHasCommit(t *testing.T) {
 	}
 }
 
+// history makes random steps with a pair, and checks each sync.
 type history struct {
 	pair
 	t      *testing.T
@@ -466,7 +467,8 @@ func (h *history) sync(node int) *sync.Report {
 
 func (h *history) String() string { return strings.Join(h.log, "\n") }
 
-// C14: a standby that waits keeps the commit of its manifest. If no sync has written that one, git still has to confirm it.
+// C14 of docs/internals/threats.md: a standby that waits keeps the commit of its manifest. If no sync has written that commit, git still has to
+// confirm it.
 func TestStandbyKeepsUnconfirmedCommit(t *testing.T) {
 	p := newPair(t, simulator.Options{}).delivered()
 	second := p.push(gitserver.Write(view, `{"two": 2}`))

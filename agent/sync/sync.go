@@ -1,6 +1,6 @@
-// Package sync runs one sync from a target commit to a report: fetch, plan, stage, apply, scan, verify. It
-// uses git, the data directory and the gateway, but not Kubernetes. Its callers (agent/loop) decide when a sync runs and
-// what happens to its report.
+// Package sync runs one sync from a target commit to a report: fetch, plan, stage, apply, scan, verify. It uses git, the data
+// directory, the gateway, object storage and the validation webhook, but not Kubernetes. Its caller (agent/loop) decides when a
+// sync runs and what happens to its report.
 package sync
 
 import (
@@ -79,21 +79,21 @@ type Task struct {
 	Admit func(ctx context.Context) (name string, err error)
 	// Stop is called before files of the gateway change. An error ends the sync without a change. nil stops nothing.
 	Stop func(ctx context.Context) error
-	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
-	// what it reads at its start. The report is Applied, and the next sync verifies.
+	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact the gateway, which reads the files
+	// when it starts. With an API key, the report is Applied, and the next sync verifies.
 	BeforeStart bool
 	// NewVolume reports that Ignition had not seeded the volume yet when the pod started.
 	NewVolume bool
 	// RestoreOnly reports that the sync may only restore a snapshot.
 	RestoreOnly bool
 	// Start identifies the last known start of the gateway or, if that is unknown, of its pod. The sync reports Synced
-	// only if the gateway was seen running since. "" makes no such demand.
+	// only if the gateway was seen running since. "" makes no such demand, nor does a gateway without an API key.
 	Start string
 	// OnWorking is called when the sync has something to do. It may be nil.
 	OnWorking func()
 	// Request is who requested the ref; it goes to the audit record.
 	Request audit.Request
-	// RequestedRollback reports that an operator requested a rollback to Commit. No maintenance window delays it.
+	// RequestedRollback reports that an operator requested a rollback to Commit. No maintenance window and no validation webhook delays it.
 	RequestedRollback bool
 	// RolloutRollback reports that a failed rollout returned to Commit, which ran on every gateway. The sync may delete all
 	// that the rollout added.
@@ -175,7 +175,7 @@ type dirRecords struct {
 	snapshots     []disk.Snapshot
 	snapshotsRead bool
 	history       audit.History
-	recovered     *disk.Recovery // the last one that the audit record has
+	recovered     *disk.Recovery // the last one that recordRecovery has handled
 	unloaded      *unloaded.Note
 }
 
@@ -198,7 +198,7 @@ func New(c Config) *Engine {
 	return e
 }
 
-// Close closes the data directory.
+// Close closes the data directory and drops the download of a snapshot. The Engine can be used again: its methods open the directory.
 func (e *Engine) Close() error {
 	e.comparison.Wait()
 	err := e.download.Close()
@@ -215,7 +215,7 @@ func (e *Engine) Close() error {
 // generation are stale: they may describe another directory.
 func (e *Engine) DirGeneration() int { return e.dirGeneration }
 
-// Open opens the data directory and recovers from a crash, if that is not done yet.
+// Open opens the data directory and recovers from a crash, if that is not done yet. The Engine closes the Dir.
 //
 // If the open directory is no longer the one at its path, because a backup was restored or .stoker was removed, Open
 // closes it and opens the new one.
@@ -245,7 +245,8 @@ func (e *Engine) Open() (*disk.Dir, error) {
 	return d, nil
 }
 
-// SetRecord sets what is known about earlier syncs. From then on, Open corrects a manifest that names another commit.
+// SetRecord sets what is known about earlier syncs, and closes the data directory. From then on, Open corrects a manifest that names another
+// commit than r.
 func (e *Engine) SetRecord(r record.Record) error {
 	e.Record = &r
 	return e.Close()
@@ -272,10 +273,10 @@ func (e *Engine) Unchanged() (result disk.Drift, ok bool) {
 	return c.Unchanged(e.dir)
 }
 
-// Drift compares the owned files with the disk; full hashes every file.
+// Drift compares the owned files with the manifest; see disk.Dir.Drift. If full is set, it hashes every file.
 //
-// The comparison reads git's version of files that look different. If the store lacks one, Drift fetches the lost trees once. From then
-// on, the store may fetch blobs until DriftFetchTimeout is over.
+// The comparison reads git's version of files that look different. If the store lacks one, Drift tries once to fetch the trees of the commit
+// on the disk. From then on, the store may fetch blobs until DriftFetchTimeout is over.
 func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	dir, err := e.Open()
 	if err != nil {
@@ -304,7 +305,7 @@ func (e *Engine) LostAndFound() (used, limit int64, err error) {
 }
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
-// files. Sync leaves nothing running.
+// files. Sync leaves nothing running but the download of a snapshot, which Close ends.
 func (e *Engine) Sync(ctx context.Context, c Connections, t Task) *Report {
 	return e.job(c, t).report(ctx)
 }
@@ -313,8 +314,8 @@ func (e *Engine) job(c Connections, t Task) *job {
 	return &job{engine: e, in: &scope{Config: &e.Config, conn: c, task: t, trees: &e.trees}}
 }
 
-// Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
-// returns nil if no complete commit is on the disk, or if the rules have changed since the last sync.
+// Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It returns nil unless Has
+// reports that the commit is there, completely, and under the same rules.
 func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	d, err := e.Open()
 	if err != nil {
@@ -330,7 +331,8 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	return j.report(ctx)
 }
 
-// Has reports whether, by the manifest, the files of t are on the disk as its rules want them. It returns false for a repair.
+// Has reports whether, by the manifest, the files of t are on the disk as its rules want them. It returns false for a repair, and if the
+// data directory cannot be opened.
 func (e *Engine) Has(t Task) bool {
 	d, err := e.Open()
 	if err != nil {

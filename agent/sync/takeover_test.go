@@ -24,7 +24,10 @@ func secondView(content string) []gitserver.Edit {
 	return []gitserver.Edit{gitserver.Write(second+"/view.json", content), gitserver.Write(second+"/resource.json", listing("view.json"))}
 }
 
-// ofPairs skips the test if the flipped unknown does not affect pairs, because these tests are slow.
+// These tests use pair of standby_test.go: settled syncs both nodes, waits expects that the backup waits for the master, and standby that a node
+// has the commit without config access.
+
+// ofPairs skips the test in the runs of TestUnknowns, because it is slow, except in those that flip only an unknown that affects pairs.
 func ofPairs(t *testing.T) {
 	t.Helper()
 	if name := os.Getenv(flipEnv); !slices.Contains([]string{"", "SignConfig", "ReplicateAllFiles"}, name) {
@@ -32,8 +35,8 @@ func ofPairs(t *testing.T) {
 	}
 }
 
-// behind syncs both nodes to the first commit. The backup's agent misses the second one, which the pair replicates, and sees the
-// third.
+// behind syncs both nodes to the first commit, which also has the edits base. The backup's agent misses the second commit (slept), which the
+// pair replicates, and sees the third one (then).
 func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gitserver.Edit) pair {
 	t.Helper()
 	p := newPair(t, simulator.Options{})
@@ -230,7 +233,7 @@ func TestStandbyMasterWithoutAnswer(t *testing.T) {
 	p.master.standby()
 }
 
-// F17: a path that the gateway wrote into a note of the agent stops no sync.
+// F17 of docs/internals/threats.md: a path that the gateway wrote into a note of the agent stops no sync.
 func TestForgedNoteOfReplicatedFiles(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{}).delivered()
@@ -378,8 +381,8 @@ func TestActiveNodeFileIsDriftOnStandby(t *testing.T) {
 	p.backup.standby()
 }
 
-// With prune mirror, the next sync of the active node deletes the view. Until then the backup need not wait, because no file is
-// missing.
+// A user creates a view on the active node. With prune mirror, the next sync of that node deletes the view. Until then the backup need not
+// wait, because no file is missing.
 func TestLateViewUnderMirror(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})

@@ -26,7 +26,7 @@ type trees struct {
 	planning  context.Context //nolint:containedctx // see limit; nil for none
 }
 
-// tree returns the tree of a commit as the rules want it on the disk. It reads objects from store.
+// tree returns the tree of a commit as the rules want it on the disk. The tree reads its objects from store.
 func (t *trees) tree(store plan.Objects, commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 	root, err := t.config.Store.RootTree(commit)
 	if err != nil {
@@ -78,7 +78,7 @@ func (t *trees) remember(h plan.Header, commit plan.ID, rules plan.Rules, tree *
 		t.lost = nil
 	}
 	if h.Commit != commit || h.Rules != rules.Fingerprint() {
-		return // the sync did not change the disk
+		return // the disk has another commit, or this one under other rules
 	}
 	switch {
 	case !rules.Renders():
@@ -88,7 +88,8 @@ func (t *trees) remember(h plan.Header, commit plan.ID, rules plan.Rules, tree *
 	}
 }
 
-// writeWanted writes a blob of the last sync, for comparing the disk by meaning. After a restart it renders it again.
+// writeWanted writes a blob of the commit on the disk, for comparing files by meaning. The store lacks rendered files, so it may render all
+// files of the commit again.
 func (t *trees) writeWanted(w io.Writer, id plan.ID) (int64, error) {
 	store := t.config.Store
 	if t.onMissing != nil && !store.Has(id) {
@@ -167,8 +168,8 @@ func (t *trees) fetchForDrift(ctx context.Context) (off func()) {
 	}
 }
 
-// fetchDelivered fetches the trees of the commit on the disk if the store has lost them. Like drift detection, it pauses after failures, and
-// returns the last one until then.
+// fetchDelivered fetches the trees of the commit on the disk if the store has lost them. After a failure it pauses, as drift detection does.
+// During the pause it returns the last error.
 func (t *trees) fetchDelivered(ctx context.Context, remote *repo.Remote, commit plan.ID, name string) error {
 	store := t.config.Store
 	if store.Has(commit) {

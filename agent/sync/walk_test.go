@@ -29,9 +29,9 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// In random order, files and directories in git replace each other, the gateway writes and deletes, also during apply, and
-// mappings, rules and agents change. The sync must lose no version of the gateway and fail only to refuse a change. A Synced
-// gateway must have the commit except for reported drift.
+// In random order, files and directories in git replace each other, the gateway writes and deletes, also during apply, mappings
+// and policies change, and agents restart. The sync must lose no version that the gateway wrote. It may be held or refused, but
+// writing may fail only once, after the gateway wrote during apply. A Synced gateway must have the commit except for reported drift.
 func TestRandomHistories(t *testing.T) {
 	seeds := []uint64{3, 6, 16, 22, 30}
 	if testing.Short() {
@@ -52,8 +52,8 @@ type walk struct {
 	engine *sync.Engine
 	target sync.Task
 	want   map[string]string // wanted content by path in git
-	n      int
-	during func() // runs during apply
+	n      int               // contents made so far; each has another number
+	during func()            // runs once, at the start of apply
 	log    []string
 }
 
@@ -145,7 +145,7 @@ func takePlace(files map[string]string, path, content string) {
 	files[path] = content
 }
 
-// gateway performs a random change on disk, if that is possible at the moment.
+// gateway makes a random change on the disk, as the gateway would, if that is possible at the moment.
 func (w *walk) gateway() {
 	p := "projects/" + walkPaths[w.dice.IntN(len(walkPaths))]
 	at := w.data(p)
@@ -200,7 +200,7 @@ func (w *walk) run(steps int) {
 			w.compare()
 		}
 	}
-	require.Greater(w.t, synced, steps/4, "some syncs are not held")
+	require.Greater(w.t, synced, steps/4, "more than a quarter of the syncs succeed")
 }
 
 func (w *walk) sync(step int) v1alpha1.GatewaySyncState {
@@ -230,7 +230,7 @@ func (w *walk) sync(step int) v1alpha1.GatewaySyncState {
 
 var version = regexp.MustCompile(`gateway-\d+`)
 
-// versions returns the path of each version that the gateway wrote.
+// versions finds the versions that the gateway wrote, in their places and in lost+found. It returns a path of each.
 func (w *walk) versions() map[string]string {
 	found := map[string]string{}
 	require.NoError(w.t, filepath.WalkDir(w.data(""), func(p string, e fs.DirEntry, err error) error {
@@ -271,7 +271,7 @@ func (w *walk) compare() {
 	}
 }
 
-// F15: an edit that keeps size and mtime is drift. A repair restores the file and saves the edit to lost+found.
+// F15 of docs/internals/threats.md: an edit that keeps size and mtime is drift. A repair restores the file and saves the edit to lost+found.
 func TestRepairWithSameSizeAndMtime(t *testing.T) {
 	b := newBench(t, simulator.Options{}).delivered()
 	path := filepath.Join(b.data, view)
@@ -290,7 +290,7 @@ func TestRepairWithSameSizeAndMtime(t *testing.T) {
 	assert.Equal(t, edit, b.lost()[view])
 }
 
-// F11: a file of terabytes in a mapped folder must not block a sync or the shutdown of the agent.
+// F11 of docs/internals/threats.md: a file of terabytes in a mapped folder must not block a sync or the shutdown of the agent.
 func TestEndlessFileIsNotRead(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(firstCommit()...)
@@ -310,7 +310,7 @@ func TestEndlessFileIsNotRead(t *testing.T) {
 	assert.NotEqual(t, v1alpha1.GatewaySynced, r.Phase)
 }
 
-// failing is a data volume on which steps fail; nil: none.
+// failing says which operations on a data volume fail. If it is nil, none do.
 type failing func(e safe.Effect) bool
 
 func (f *failing) around(e safe.Effect, do func() error) error {
@@ -320,7 +320,7 @@ func (f *failing) around(e safe.Effect, do func() error) error {
 	return do()
 }
 
-// from makes a step and all later ones fail.
+// from makes the first operation that matches fail, and all later ones.
 func from(first failing) failing {
 	fails := false
 	return func(e safe.Effect) bool {
@@ -340,14 +340,14 @@ func TestInterruptedSync(t *testing.T) {
 		b.gw.Requests.Reset()
 		return b, volume, one, two
 	}
-	moves := func(e safe.Effect) bool { return e.Op == "syncdir" && strings.HasPrefix(e.Path, viewDir) } // all files have moved
-	committed := func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/journal" }
+	moved := func(e safe.Effect) bool { return e.Op == "syncdir" && strings.HasPrefix(e.Path, viewDir) } // follows the moves of all files
+	committed := func(e safe.Effect) bool { return e.Op == "remove" && e.Path == ".stoker/journal" }     // follows the new manifest
 	scans := func(b *bench) int { return b.gw.Requests.Count(scanProjects) }
-	whole := audit.Files{Added: 1, Modified: 2} // the view and its resource.json
+	whole := audit.Files{Added: 1, Modified: 2} // z.txt, and the view and its resource.json
 
 	t.Run("the gateway loads no mixture", func(t *testing.T) {
 		b, volume, one, two := begin(t)
-		*volume = from(moves)
+		*volume = from(moved)
 		r := b.ended(v1alpha1.GatewayError, v1alpha1.ReasonWriteFailed)
 		require.Contains(t, r.Message, "the rollback failed")
 		assert.Equal(t, one, r.Commit)
@@ -380,7 +380,7 @@ func TestInterruptedSync(t *testing.T) {
 	})
 	t.Run("finished after a crash", func(t *testing.T) {
 		b, volume, one, two := begin(t)
-		*volume = from(moves)
+		*volume = from(moved)
 		b.ended(v1alpha1.GatewayError, v1alpha1.ReasonWriteFailed)
 		*volume = nil
 		require.NoError(t, b.engine.Close())
@@ -452,7 +452,7 @@ func (b *bench) stopAt(n int) {
 	}
 }
 
-// An operator pauses syncing while a sync fetches, makes a backup or waits for the lock.
+// An operator pauses syncing during a sync, before the agent takes the scan lock or while it holds it.
 func TestStoppedSyncChangesNothing(t *testing.T) {
 	b := newBench(t, simulator.Options{}).delivered()
 	b.push(gitserver.Write(view, `{"one": 2}`))

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+// newGated (evidence_test.go) returns a gateway at noon that runs a first commit. The second one is the target, and only the night allows it.
 func TestMaintenanceWindows(t *testing.T) {
 	t.Run("a commit waits for its window", func(t *testing.T) {
 		b := newGated(t)
@@ -181,8 +182,8 @@ func TestRestartAtTarget(t *testing.T) {
 		options     simulator.Options
 		beforeStart bool
 	}{
-		"8.1":                       {options: simulator.Options{Version: "8.1.44", ScanModule: true}},
-		"a sync before it is ready": {beforeStart: true},
+		"8.1":                              {options: simulator.Options{Version: "8.1.44", ScanModule: true}},
+		"a sync before the gateway starts": {beforeStart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, tt.options).delivered()

@@ -42,7 +42,7 @@ func (m ProjectMismatches) Names() []string {
 	return names
 }
 
-// Errors returns an error for each kind of mismatch.
+// Errors returns an error for each kind of mismatch that there is.
 func (m ProjectMismatches) Errors() []error {
 	var errs []error
 	add := func(format string, names []string) {
@@ -115,8 +115,9 @@ func DependOnMode(all []Resource) bool {
 	return slices.ContainsFunc(all, func(r Resource) bool { return !slices.Contains(withoutMode, r.Collection) })
 }
 
-// Unlisted returns the config resources that the gateway does not list. It omits those that the gateway cannot
-// show: resources of collections that its deployment mode does not use, and of types that it does not list by name. mode is "" if there is none.
+// Unlisted returns the config resources that the gateway does not list. It omits those of the collection system, and those that the gateway
+// cannot show: resources of collections that its deployment mode does not use, and of types that it does not list by name. mode is "" if
+// there is none.
 func Unlisted(ctx context.Context, g Gateway, mode string, all []Resource, log *slog.Logger) ([]Resource, error) {
 	order := slices.Clone(withoutMode)
 	if mode != "" {

@@ -33,8 +33,8 @@ type Set struct {
 	// FirstStart reports that the gateway did not run when the first files of the volume were written, so its next start may be its
 	// first.
 	FirstStart bool `json:"fresh,omitempty"`
-	// FirstRefused is when such a gateway first refused the agent's API key. PermissionsRestored reports that the agent
-	// has restored its permissions since.
+	// FirstRefused is when such a gateway first refused the agent's API key. PermissionsRestored reports that the agent has since
+	// restored git's version of ignition/security-properties, which the first start rewrites.
 	FirstRefused        time.Time `json:"refused,omitzero"`
 	PermissionsRestored bool      `json:"putBack,omitempty"`
 	// Baseline is nil if the gateway does not roll back automatically.
@@ -94,7 +94,7 @@ const maxBytes = 512 << 10
 
 func half[T any](list []T) []T { return list[:len(list)/2] }
 
-// Load returns what was saved last, by this process or an earlier one.
+// Load returns what was saved last, by this process or an earlier one. If the note is damaged, the gateway has to scan everything.
 func (n *Note) Load() (Set, error) {
 	if !n.saved.Empty() {
 		return n.saved.clone(), nil
@@ -132,7 +132,8 @@ func (o Set) clone() Set {
 	return o
 }
 
-// Save writes the note, or deletes it if the set is empty.
+// Save writes the note, or deletes it if the set is empty. If the lists are too long for a note, it keeps their first halves, again and again
+// until they fit, and drops the Baseline.
 func (n *Note) Save(o Set) error {
 	for {
 		var b []byte

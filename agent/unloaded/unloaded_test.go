@@ -27,7 +27,7 @@ func openDir(t *testing.T) (*disk.Dir, string) {
 	return d, data
 }
 
-func TestPendingScanRecord(t *testing.T) {
+func TestNote(t *testing.T) {
 	d, _ := openDir(t)
 	o, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
@@ -43,11 +43,11 @@ func TestPendingScanRecord(t *testing.T) {
 	require.NoError(t, NewNote(d, nil).Save(Set{Commit: plan.ID{1, 2}}))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
-	assert.Nil(t, note, "a commit alone needs no scan")
+	assert.Nil(t, note, "a Set with only a commit is empty")
 }
 
 // F17: an unreadable note must not count as a missing one.
-func TestDamagedPendingScanRecord(t *testing.T) {
+func TestDamagedNote(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"torn": func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
 		"resource without name": func(path string) error {
@@ -112,7 +112,7 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	assert.Empty(t, o.Resources)
 }
 
-func TestPendingScansAccumulate(t *testing.T) {
+func TestAddTwoSyncs(t *testing.T) {
 	d, data := openDir(t)
 	first := &plan.Changes{To: plan.ID{1}, List: []plan.Change{
 		{Op: plan.Create, Path: "config/resources/core/ignition/database-connection/db/resource.json"},
@@ -138,7 +138,7 @@ func TestPendingScansAccumulate(t *testing.T) {
 }
 
 // If a sync fails before the first file moves, the Set from before the sync is in force again. So Add must not change it.
-func TestPendingScansOfFailedSync(t *testing.T) {
+func TestAddKeepsOldSet(t *testing.T) {
 	d, data := openDir(t)
 	const dir = "config/resources/core/ignition/database-connection/"
 	a, b := Resource{"core", "ignition", "database-connection", "a"}, Resource{"core", "ignition", "database-connection", "b"}
@@ -153,7 +153,7 @@ func TestPendingScansOfFailedSync(t *testing.T) {
 	assert.Equal(t, []Resource{a, b}, before.Resources)
 }
 
-func TestPendingScanLimit(t *testing.T) {
+func TestLongLists(t *testing.T) {
 	changes := &plan.Changes{}
 	for i := range maxListed + 50 {
 		changes.List = append(changes.List, plan.Change{Op: plan.Create, Path: fmt.Sprintf("config/resources/core/ignition/database-connection/db%05d/resource.json", i)})
@@ -168,12 +168,12 @@ func TestPendingScanLimit(t *testing.T) {
 	require.NoError(t, NewNote(d, nil).Save(o))
 	back, err := NewNote(d, nil).Load()
 	require.NoError(t, err)
-	assert.Equal(t, o.Resources[:maxListed/4], back.Resources)
+	assert.Equal(t, o.Resources[:maxListed/4], back.Resources, "the list was halved twice, to less than maxBytes")
 }
 
 // shown is what a gateway shows.
 type shown struct {
-	listed, found []string // projects: in the list, and by name
+	listed, found []string // the projects in the list, and those that it returns by name
 	names         []ignition.ResourceName
 }
 
@@ -198,14 +198,15 @@ func (s shown) ResourceNames(_ context.Context, _, typ string) ([]ignition.Resou
 	return s.names, nil
 }
 
-// The list of projects may omit those that are disabled.
-func TestDeletedProjects(t *testing.T) {
+// The list of projects may omit those that are disabled. So CompareProjects also asks for each project by its name.
+func TestCompareProjects(t *testing.T) {
 	g := shown{listed: []string{"a"}, found: []string{"a", "off"}}
 	m, err := CompareProjects(t.Context(), g, []string{"a", "off", "none"}, []string{"a", "off", "none"})
 	require.NoError(t, err)
 	assert.Equal(t, ProjectMismatches{missing: []string{"none"}, undeleted: []string{"a", "off"}}, m)
 }
 
+// The gateway lists the resource with the collections in modes. Its deployment mode is prod.
 func TestCollectionsOfListedResources(t *testing.T) {
 	for name, c := range map[string]struct {
 		collection, typ string

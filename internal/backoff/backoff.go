@@ -12,7 +12,7 @@ import (
 
 const (
 	firstRetry = time.Second
-	// MaxRetry is the longest pause between two retries, before 10 % jitter.
+	// MaxRetry is the longest pause between retries without a limit of their own, before 10 % jitter.
 	MaxRetry = 5 * time.Minute
 	// MaxRetryAfter is the longest pause that a server can ask for, for example by Retry-After.
 	MaxRetryAfter = time.Hour
@@ -28,7 +28,7 @@ func After(class v1alpha1.Class, n int, period time.Duration) time.Duration {
 	case v1alpha1.ClassHeld:
 		return Jitter(period)
 	case v1alpha1.ClassStalled:
-		// Another spec, commit or Secret wakes the loop. A permission or a certificate that a user changes on the gateway does not.
+		// Another spec, commit or Secret ends the pause early. A permission or a certificate that a user changes on the gateway does not.
 		return Jitter(min(max(period, time.Minute), MaxRetry))
 	default:
 		return Retry(n, MaxRetry)

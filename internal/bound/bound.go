@@ -11,7 +11,7 @@ import (
 // ErrTooLarge means that there is more to read than the limit.
 var ErrTooLarge = errors.New("too large")
 
-// ReadAll reads at most limit bytes. If there are more, it returns the first ones, and an error that wraps ErrTooLarge.
+// ReadAll returns what r has, at most limit bytes. If there are more, it returns the first ones, and an error that wraps ErrTooLarge.
 func ReadAll(r io.Reader, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if int64(len(b)) > limit {

@@ -73,11 +73,11 @@ func TestReadAll(t *testing.T) {
 		err   error
 		large bool
 	}{
-		"less":            {strings.NewReader("123"), "123", nil, false},
-		"the limit":       {strings.NewReader("1234"), "1234", nil, false},
-		"more":            {strings.NewReader("12345"), "1234", ErrTooLarge, true},
-		"an error":        {io.MultiReader(strings.NewReader("12"), iotest.ErrReader(errFull)), "12", errFull, false},
-		"more, then stop": {io.MultiReader(strings.NewReader("12345"), iotest.ErrReader(errFull)), "1234", ErrTooLarge, true},
+		"less":                {strings.NewReader("123"), "123", nil, false},
+		"the limit":           {strings.NewReader("1234"), "1234", nil, false},
+		"more":                {strings.NewReader("12345"), "1234", ErrTooLarge, true},
+		"an error":            {io.MultiReader(strings.NewReader("12"), iotest.ErrReader(errFull)), "12", errFull, false},
+		"more, then an error": {io.MultiReader(strings.NewReader("12345"), iotest.ErrReader(errFull)), "1234", ErrTooLarge, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := ReadAll(c.r, 4)

@@ -20,7 +20,7 @@ import (
 // BundleType is the media type of a signature as cosign 3 writes it, for a file and for an artifact.
 const BundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
-// Key is the public key of a publisher: what cosign generate-key-pair writes to cosign.pub.
+// Key is the public key of a publisher, such as the one that cosign generate-key-pair writes to cosign.pub.
 type Key struct{ public crypto.PublicKey }
 
 // MinRSABits is the shortest RSA key that is accepted.
@@ -61,7 +61,7 @@ func (k Key) Signed(content, signature []byte) bool {
 	return false
 }
 
-// VerifyBlob checks a signature of content, which cosign sign-blob --bundle wrote.
+// VerifyBlob returns an error unless bundle, as cosign sign-blob --bundle writes it, has a signature of content by the key.
 func (k Key) VerifyBlob(content, bundle []byte) error {
 	var s struct {
 		MessageSignature *struct {
@@ -80,7 +80,8 @@ func (k Key) VerifyBlob(content, bundle []byte) error {
 	return nil
 }
 
-// Signature is a signature of an artifact. Signed is the text that it signs, which names the digest of the artifact.
+// Signature is a signature of an artifact, to be checked with Key.Signed. Signed is the text that it signs, which names the digest of the
+// artifact. Value is the signature itself.
 type Signature struct{ Signed, Value []byte }
 
 // PredicateSign is the predicate type of an in-toto statement that signs an artifact. Attestations have other types.
@@ -89,7 +90,7 @@ const PredicateSign = "https://sigstore.dev/cosign/sign/v1"
 const inToto = "application/vnd.in-toto+json"
 
 // ParseBundle reads the signature of the artifact with a digest (sha256:…) as cosign sign of version 3 writes it. ok is false if the bundle is
-// not a signature of that artifact.
+// not a signature of that artifact. ParseBundle does not check who made it.
 func ParseBundle(bundle []byte, digest string) (s Signature, ok bool) {
 	var b struct {
 		Envelope *struct {
@@ -118,14 +119,15 @@ func ParseBundle(bundle []byte, digest string) (s Signature, ok bool) {
 	return Signature{signed, b.Envelope.Signatures[0].Sig}, true
 }
 
-// The media type of the payload of an earlier format, in which each layer of the image with the tag sha256-….sig is a payload, and the
-// annotation its signature.
+// PayloadType is the media type of the payloads of an earlier format. In that format, each layer of the image with the tag sha256-….sig is a
+// payload, and its annotation SignatureAnnotation is the signature in base64.
 const (
 	PayloadType         = "application/vnd.dev.cosign.simplesigning.v1+json"
 	SignatureAnnotation = "dev.cosignproject.cosign/signature"
 )
 
-// ParsePayload reads a signature of the earlier format. ok is false if it is not a signature of the artifact with the digest.
+// ParsePayload reads a signature of the earlier format. ok is false if it is not a signature of the artifact with the digest. ParsePayload does
+// not check who made it.
 func ParsePayload(payload []byte, annotation, digest string) (s Signature, ok bool) {
 	var p struct {
 		Critical struct {

@@ -46,43 +46,43 @@ func parse(out io.Writer, args ...string) (settings, error) {
 
 func TestExitCode(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		code int
-		told string
+		args    []string
+		code    int
+		printed string
 	}{
 		{args: []string{"--log-format=text"}, code: daemon.ExitDone},
 		{args: []string{"--version", "--mood=odd", "extra"}, code: daemon.ExitDone},
-		{args: []string{"--watch-namespace="}, code: daemon.ExitUsage, told: "it is empty"},
-		{args: []string{"--nonsense"}, code: daemon.ExitUsage, told: "flag provided but not defined: -nonsense\nSee sweeper --help.\n"},
-		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, told: "--mood: \"odd\" is not one of good, bad\nSee sweeper --help.\n"},
+		{args: []string{"--watch-namespace="}, code: daemon.ExitUsage, printed: "it is empty"},
+		{args: []string{"--nonsense"}, code: daemon.ExitUsage, printed: "flag provided but not defined: -nonsense\nSee sweeper --help.\n"},
+		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, printed: "--mood: \"odd\" is not one of good, bad\nSee sweeper --help.\n"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			var talk bytes.Buffer
-			_, err := parse(&talk, c.args...)
-			assert.Equal(t, c.code, daemon.Exit(err, "sweeper", &talk))
-			assert.Contains(t, talk.String(), c.told)
-			assert.NotContains(t, talk.String(), "usage:", "a usage error must not print the usage")
-			if c.told == "" {
-				assert.Empty(t, talk.String())
+			var stderr bytes.Buffer
+			_, err := parse(&stderr, c.args...)
+			assert.Equal(t, c.code, daemon.Exit(err, "sweeper", &stderr))
+			assert.Contains(t, stderr.String(), c.printed)
+			assert.NotContains(t, stderr.String(), "usage:", "a usage error must not print the usage")
+			if c.printed == "" {
+				assert.Empty(t, stderr.String())
 			}
 		})
 	}
-	var talk bytes.Buffer
-	assert.Equal(t, daemon.ExitFailed, daemon.Exit(errors.New("the broom broke"), "sweeper", &talk))
-	assert.Equal(t, "sweeper: the broom broke\n", talk.String())
+	var stderr bytes.Buffer
+	assert.Equal(t, daemon.ExitFailed, daemon.Exit(errors.New("the broom broke"), "sweeper", &stderr))
+	assert.Equal(t, "sweeper: the broom broke\n", stderr.String())
 }
 
 func TestHelp(t *testing.T) {
-	var talk bytes.Buffer
-	_, err := parse(&talk, "--help")
+	var stderr bytes.Buffer
+	_, err := parse(&stderr, "--help")
 	require.ErrorIs(t, err, flag.ErrHelp)
-	assert.Equal(t, daemon.ExitDone, daemon.Exit(err, "sweeper", &talk))
-	assert.Regexp(t, `(?s)^sweeper sweeps\.\n\n  sweeper \[flags\]\n\nFlags:\n  -health-addr address\n.*  -mood mood\n.*  -watch-namespace namespace\n.*\n\nEnvironment: none\.\n$`, talk.String())
+	assert.Equal(t, daemon.ExitDone, daemon.Exit(err, "sweeper", &stderr))
+	assert.Regexp(t, `(?s)^sweeper sweeps\.\n\n  sweeper \[flags\]\n\nFlags:\n  -health-addr address\n.*  -mood mood\n.*  -watch-namespace namespace\n.*\n\nEnvironment: none\.\n$`, stderr.String())
 }
 
 func TestAllErrorsAreReported(t *testing.T) {
-	var talk bytes.Buffer
-	_, err := parse(&talk, "--mood=odd", "--log-format=xml", "--log-level=loud", "--watch-namespace=a", "--watch-namespace=B", "--watch-label-selector=a=b=c", "extra")
+	var stderr bytes.Buffer
+	_, err := parse(&stderr, "--mood=odd", "--log-format=xml", "--log-level=loud", "--watch-namespace=a", "--watch-namespace=B", "--watch-label-selector=a=b=c", "extra")
 	require.ErrorIs(t, err, daemon.ErrUsage)
 	assert.Regexp(t, `^unexpected argument "extra"
 --log-format: "xml" is not one of json, text
@@ -91,7 +91,7 @@ func TestAllErrorsAreReported(t *testing.T) {
 --watch-label-selector: .*
 --mood: "odd" is not one of good, bad
 See sweeper --help\.
-$`, talk.String())
+$`, stderr.String())
 }
 
 func TestSettingsAreRead(t *testing.T) {

@@ -56,8 +56,8 @@ type Config struct {
 }
 
 // Run opens the servers, then serves and runs the loops until ctx is done or one of them fails. A failure stops the others. Run
-// returns after all of them have ended. If a server cannot be opened, the error names its flag. The loops find the log in their
-// context, as client-go does.
+// returns after all of them have ended. If a server cannot be opened, the error names its flag. The loops, and client-go in them, find the
+// log in their context by klog.FromContext.
 func Run(ctx context.Context, c Config) error {
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(c.Log.Handler())))
 	defer stop()
@@ -109,7 +109,7 @@ func Metrics(reg *prometheus.Registry) *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{"GET /metrics": metrics.ServeHTTP})
 }
 
-// Exit codes, the same as those of the stoker command.
+// Exit codes. The stoker command has further ones.
 const (
 	ExitDone   = 0
 	ExitFailed = 1
@@ -227,7 +227,7 @@ func (s *Settings) Register(f *flag.FlagSet) {
 	f.BoolVar(&s.Version, "version", false, "print the version and exit")
 }
 
-// Problems parses the settings and returns what is wrong with them, for Explain.
+// Problems parses the settings and returns what is wrong with them, for Explain. Some elements may be nil.
 func (s *Settings) Problems() []error {
 	problems := []error{OneOf("log-format", s.LogFormat, "json", "text"), LevelProblem(s.LogLevel)}
 	for _, ns := range s.WatchNamespace {

@@ -45,7 +45,8 @@ func Quote(s string) string {
 	return strconv.Quote(strings.TrimSpace(s))
 }
 
-// Cut truncates a text to n bytes, the last of them an ellipsis; to "" if n has no room for it. It does not split a character.
+// Cut truncates a text to at most n bytes, with an ellipsis at the end, and returns "" if there is no room for the ellipsis. It does not split
+// a character, and replaces invalid UTF-8.
 func Cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	switch {

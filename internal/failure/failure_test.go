@@ -25,7 +25,7 @@ func TestReason(t *testing.T) {
 func TestQuote(t *testing.T) {
 	most := strings.Repeat("a", MaxQuoted-1)
 	for _, c := range []struct{ name, text, want string }{
-		{"short", " a\nb\x1b ", `"a\nb\x1b"`},
+		{"spaces and control characters", " a\nb\x1b ", `"a\nb\x1b"`},
 		{"longest", most + "a", `"` + most + `a"`},
 		{"cut", most + "ab", `"` + most + `a…"`},
 		{"cut inside a character", most + "éb", `"` + most + `…"`},

@@ -25,7 +25,8 @@ type Watcher struct {
 	watched map[string]bool // whether the watch was established
 }
 
-// Watch watches the directories of the files, because editors and Kubernetes volumes replace files by renaming.
+// Watch watches the directories of the files, because editors and Kubernetes volumes replace files by renaming. If that fails, Watch logs a
+// warning. A Watcher without names never signals, and Add does not change that.
 func Watch(log *slog.Logger, names ...string) *Watcher {
 	w := &Watcher{log: log, changed: make(chan struct{}, 1), watched: map[string]bool{}}
 	if len(names) == 0 {
@@ -76,7 +77,7 @@ func (w *Watcher) forward() {
 			if !w.isWatched(filepath.Clean(e.Name)) && filepath.Base(e.Name) != "..data" || e.Op == fsnotify.Chmod {
 				continue
 			}
-		case _, ok := <-w.fs.Errors: // the event queue overflowed: some file may have changed
+		case _, ok := <-w.fs.Errors: // for example, the event queue overflowed: some file may have changed
 			if !ok {
 				return
 			}

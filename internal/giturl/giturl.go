@@ -31,7 +31,7 @@ var providers = map[string]string{
 // sshHosts maps each host that serves ssh at port 443 to the host of its web pages.
 var sshHosts = map[string]string{"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com", "altssh.bitbucket.org": "bitbucket.org"}
 
-// PageHost returns the host of the web pages and the API for the host of a repository's address.
+// PageHost returns the host of the web pages for the host of a repository's address. They differ only for hosts that serve ssh at port 443.
 func PageHost(host string) string {
 	host = strings.ToLower(host)
 	return cmp.Or(sshHosts[host], host)
@@ -61,8 +61,8 @@ var webHost = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?(:[0-9]{1
 type Web struct{ base, provider string }
 
 // WebOf returns the pages of a repository. provider may be "": then the host decides. If the provider is not known, or the address cannot
-// be a link, the links are empty. The address may be hostile: a link has the scheme and the host of the address, no user, and an
-// escaped path, so that it is safe in a page and in a message.
+// be a link, the links are empty. The address may be hostile: a link has the scheme https or http, the host of the address or of its web pages,
+// no user, and an escaped path, so that it is safe in a page and in a message.
 func WebOf(repository, provider string) Web {
 	if provider == "" {
 		provider = ProviderOf(repository)
@@ -92,8 +92,8 @@ func WebOf(repository, provider string) Web {
 	return Web{scheme + "://" + host + "/" + strings.Join(parts, "/"), provider}
 }
 
-// azurePage returns the host and the path of the page of a repository on Azure DevOps. They differ from those of
-// its address for ssh.
+// azurePage returns the host and the path of the page of a repository on Azure DevOps, or "" and nil if the path has another form. They differ
+// from those of its address for ssh.
 func azurePage(host string, parts []string) (string, []string) {
 	switch {
 	case len(parts) == 4 && parts[0] == "v3": // host:v3/organization/project/name

@@ -84,6 +84,7 @@ func TestProviderOf(t *testing.T) {
 	}
 }
 
+// A and B stand for the commits from and to.
 func TestLinks(t *testing.T) {
 	for name, c := range map[string]struct{ repository, provider, commit, compare string }{
 		"github":           {"https://github.com/o/r.git", "", "https://github.com/o/r/commit/A", "https://github.com/o/r/compare/A..B"},
@@ -107,10 +108,10 @@ func TestLinks(t *testing.T) {
 		"parents":          {"https://github.com/../x", "", "", ""},
 		"escaped parents":  {"https://github.com/%2e%2e/x", "", "", ""},
 		"control":          {"git@github.com:o/a\nb", "", "", ""},
-		"other host":       {"https://github.com@evil.example/o/r", "", "", ""},
+		"host as the user": {"https://github.com@evil.example/o/r", "", "", ""},
 		"backslash host":   {`git@github.com\evil.example:o/r`, GitHub, "", ""},
 		"quote in a host":  {`git@git"x:o/r`, GitHub, "", ""},
-		"not azure":        {"https://dev.azure.com/o/p/x/r", "", "", ""},
+		"azure, no _git":   {"https://dev.azure.com/o/p/x/r", "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			short := strings.NewReplacer(from, "A", to, "B")

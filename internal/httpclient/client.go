@@ -1,6 +1,6 @@
 // Package httpclient makes every HTTP client of the product but those of client-go. A Policy says how a client connects and what it accepts.
-// All clients bound the headers of answers, and none follows a redirect to another origin, which would get the credential. test/hostile runs
-// all clients against the same hostile server.
+// All clients bound the headers of answers, and none follows a redirect to another origin with its credential. test/hostile runs all clients
+// against the same hostile server.
 package httpclient
 
 import (
@@ -29,10 +29,10 @@ const (
 	maxConnect     = 5 * time.Second
 )
 
-// Client sends requests to addresses that users name: a validation webhook, a health check, the receiver of messages. The address, the name
-// server and the answer may all be hostile. A request must not reach what only the pod itself can reach, such as the gateway on loopback or
-// the metadata of a cloud, and whatever answers must not hold the caller for long or fill its memory. The zero value is useful. A Client keeps
-// no connection: every exchange resolves, dials and checks again.
+// Client sends requests to addresses that users name: a validation webhook, a health check, a channel of notifications. The address, the
+// name server and the answer may all be hostile. A request must not reach what only the pod itself can reach, such as the gateway on loopback
+// or the metadata of a cloud, and whatever answers must not hold the caller for long or fill its memory. The zero value is ready to use. A
+// Client keeps no connection: every exchange resolves, dials and checks again.
 //
 // It uses no proxy by default, because a proxy resolves the name where the address cannot be checked.
 type Client struct {
@@ -59,8 +59,8 @@ type Answer struct {
 	Body   []byte
 }
 
-// Do sends one request and reads the answer. A redirect is an answer like any other. The error names the host, and neither
-// the path, the query nor credentials of the address, which may be secret.
+// Do sends one request and reads the answer. A redirect is an answer like any other. An error names at most the host of the address: its
+// path, query and credentials may be secret.
 func (c Client) Do(ctx context.Context, method, address string, header http.Header, body []byte) (*Answer, error) {
 	timeout, most := c.Timeout, c.MaxAnswer
 	if timeout <= 0 {
@@ -160,7 +160,7 @@ func (c Client) policy(timeout time.Duration) (Policy, error) {
 		conf.RootCAs = pool
 	}
 	dialer := &net.Dialer{Timeout: min(maxConnect, timeout), ControlContext: c.guard().control}
-	return Policy{Dial: dialer.DialContext, TLS: conf, ConnectTimeout: 2 * timeout, Raw: true}, nil // so that the timeout of the exchange ends it first
+	return Policy{Dial: dialer.DialContext, TLS: conf, ConnectTimeout: 2 * timeout, Raw: true}, nil // more than timeout, whose error says more
 }
 
 // Sign adds the HMAC-SHA-256 of a body in the header and the form of GitHub, which Stoker's own receiver checks. Of a key with several

@@ -97,7 +97,7 @@ func TestHostileServers(t *testing.T) {
 			}
 		}, "too large"},
 		{"huge header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", strings.Repeat("a", 1<<20)) }, "exceeded"},
-		{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, "unexpected EOF"},
+		{"answer that is cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, "unexpected EOF"},
 		{"compressed answer is not decompressed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }, ""},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
@@ -199,6 +199,7 @@ func TestErrorsHideTheAddress(t *testing.T) {
 	}
 }
 
+// Without Client.Proxy, the proxies of the environment do not apply.
 func TestProxyIsNotUsed(t *testing.T) {
 	var asked atomic.Int32
 	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))

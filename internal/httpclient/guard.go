@@ -130,7 +130,7 @@ func (g guard) forbidden(a netip.Addr) string {
 	return ""
 }
 
-// embedded returns the IPv4 address to which a gateway would forward an IPv6 address, if a names one.
+// embedded returns the IPv4 address to which a router would forward an IPv6 address, or the zero Addr if a contains none.
 func embedded(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return netip.Addr{}
@@ -149,9 +149,9 @@ func embedded(a netip.Addr) netip.Addr {
 // resolve the names of the internet.
 const maxLookup = 2 * time.Second
 
-// ProxyFromEnvironment returns a function for Client.Proxy that returns the proxy in HTTPS_PROXY, except for the
-// hosts in NO_PROXY. It returns nil if HTTPS_PROXY is empty. Loopback addresses never use the proxy, so the client
-// dials them itself, and its guard refuses them.
+// ProxyFromEnvironment returns a function for Client.Proxy that returns the proxy in HTTPS_PROXY for https addresses, except for the hosts in
+// NO_PROXY. It returns nil if HTTPS_PROXY is empty, and an error if its value is not the address of a proxy. Loopback addresses never use the
+// proxy, so the client dials them itself, and its guard refuses them.
 func ProxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
 	config := httpproxy.FromEnvironment()
 	if config.HTTPSProxy == "" {

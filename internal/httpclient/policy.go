@@ -19,8 +19,8 @@ import (
 // system, follows no redirect, and closes each connection after its answer.
 type Policy struct {
 	// Refusal returns the error for a redirect of a host that is not followed. With it, a client follows up to three redirects that stay at the
-	// scheme, host and port of the request. Without it, a redirect is an answer like any other. A client never follows a redirect elsewhere
-	// with its credential; only layers of a registry may be there, without one.
+	// scheme, host and port of the request. Without it, a redirect is an answer like any other. No client follows a redirect to another host
+	// with its credential. Only the client for registries follows one, for layers, and sends no credential there.
 	Refusal func(host string) error
 	// Proxy returns the proxy for a request, or nil; OnProxy checks how it answers to CONNECT.
 	Proxy   func(*http.Request) (*url.URL, error)
@@ -106,7 +106,7 @@ func CanonicalHost(u *url.URL, defaultPort string) string {
 	return host
 }
 
-// Roots returns the certificates in pem, and with system also those of the system.
+// Roots returns the certificates in pem, and with system also those of the system. It fails if pem contains no certificate.
 func Roots(pem []byte, system bool) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if system {

@@ -92,7 +92,7 @@ func (p *connectProxy) took() []string {
 	return asked
 }
 
-// resolves makes a name server of the test answer for all names.
+// resolves replaces the name server until the end of the test. The new one knows only names, which maps each to an IPv4 address.
 func resolves(t *testing.T, names map[string]string) {
 	t.Helper()
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -166,7 +166,7 @@ func TestRequestsThroughProxy(t *testing.T) {
 			assert.NotContains(t, proxy.seen.String(), "S3CR3T")
 		})
 	}
-	t.Run("proxy with its own certificate", func(t *testing.T) {
+	t.Run("unknown certificate behind the proxy", func(t *testing.T) {
 		strict := c
 		strict.CA = nil
 		_, err := strict.Do(t.Context(), http.MethodGet, "https://hooks.example.com/", nil, nil)

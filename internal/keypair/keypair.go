@@ -20,7 +20,7 @@ import (
 
 var errNone = errors.New("there is no certificate yet")
 
-// maxFile is the largest file to read; a Secret cannot hold more.
+// maxFile is the largest file to read, in bytes; a Secret cannot hold more.
 const maxFile = 1 << 20
 
 // Mounted serves tls.crt and tls.key of a directory.
@@ -50,8 +50,8 @@ func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 // Ready reports whether a certificate was loaded.
 func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
 
-// Run rereads the directory until ctx is done. If the pair is invalid, for example while it is being replaced, Mounted keeps serving the
-// last good one.
+// Run reads the directory, and rereads it until ctx is done. If the pair is missing or invalid, for example while it is being replaced, Mounted
+// keeps serving the last good one. Run always returns nil.
 func (m *Mounted) Run(ctx context.Context) error {
 	logged := ""
 	for {

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/keypair"
 )
 
-// pair creates a key pair as cert-manager would.
+// pair creates a certificate and its key, in the format that cert-manager writes.
 func pair(t *testing.T) (cert, key []byte) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)

@@ -25,8 +25,8 @@ func (c *Clock) Now() time.Time {
 }
 
 // update updates the offset from the Date header of an answer. The request was sent and answered at these times of this node's clock.
-// The header has a resolution of one second, and the API server may have written it at any moment in between, so update changes the
-// offset only if it lies outside of this interval.
+// The header has a resolution of one second, and the API server may have written it at any moment in between, so the answer proves only an
+// interval. update takes 0 if that is in the interval, and otherwise the value in it that is nearest to the last offset.
 func (c *Clock) update(date string, sent, got time.Time) {
 	at, err := http.ParseTime(date)
 	if err != nil || got.Sub(sent) > maxRoundTrip {
@@ -40,7 +40,7 @@ func (c *Clock) update(date string, sent, got time.Time) {
 	c.offset.Store(int64(min(max(time.Duration(c.offset.Load()), first), last)))
 }
 
-// transport returns a RoundTripper that passes the answers of next to c.
+// transport returns a RoundTripper that passes the Date headers of the answers of next to c.
 func (c *Clock) transport(next http.RoundTripper) http.RoundTripper { return clockTransport{c, next} }
 
 type clockTransport struct {

@@ -177,7 +177,8 @@ func origin(req *http.Request) string {
 	return fmt.Sprintf("pod %s in namespace %s", pod, parts[0])
 }
 
-// TryOnce makes the clients of config try each request once, for a user who waits for the answer.
+// TryOnce keeps the clients of config from repeating a request whose connection was closed without an answer. It is for a user who waits for
+// the answer.
 func TryOnce(config *rest.Config) {
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
 }
@@ -204,8 +205,8 @@ const (
 	maxPause = 8 * time.Second
 )
 
-// retry repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API server
-// answers but its etcd does not, or if only a load balancer answers. It calls onResult with the error, or nil, of each attempt. Each
+// retry repeats do until it succeeds, the API server answers with an error that a retry does not change, or ctx is done. It also retries if the
+// API server answers but its etcd does not, or if only a load balancer answers. It calls onResult with the error, or nil, of each attempt. Each
 // pause is spread over up to twice its length, so that not all agents return at the same time.
 func retry[T any](ctx context.Context, onResult func(error), do func() (T, error)) (T, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {

@@ -37,8 +37,8 @@ type item[T any] struct {
 // DeepCopyObject implements runtime.Object. A shallow copy suffices because stored items never change.
 func (i *item[T]) DeepCopyObject() runtime.Object { c := *i; return &c }
 
-// Informer returns an informer for the objects that selectors admit (nil for all). It calls changed with the namespace and name
-// of each object that was added, changed or deleted and, after each relist, of every object. The calls are sequential and must
+// Informer returns an informer for the objects that selectors admit (nil for all). It calls changed (nil for none) with the namespace and name
+// of each object that was added, changed or deleted and, after each relist, of every object. The calls are sequential. changed must
 // not block.
 func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(namespace, name string)) (*Informer[T], error) {
 	in := &Informer[T]{onWatchError: func(error) {}}
@@ -181,8 +181,8 @@ type lister[L runtime.Object] interface {
 const maxResumeTime = 5 * time.Second
 
 // ListWatch returns the list and watch functions of an informer for the objects that selectors admit (nil for all). It calls
-// onError, unless it is nil, with each failed attempt. If the API server did not answer, or a proxy answered for it, ListWatch
-// retries with growing pauses.
+// onError, unless it is nil, with each failed attempt. If the API server did not answer a list, was busy, or a proxy answered for it,
+// ListWatch retries the list with growing pauses.
 //
 // If a watch cannot be resumed within maxResumeTime, ListWatch does not resume it: it returns an error that
 // apierrors.IsResourceExpired, and the informer lists all objects again. During an outage, the store of the API server may

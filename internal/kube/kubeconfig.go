@@ -28,8 +28,9 @@ const (
 	delimiterMemory, kindMemory, byteMemory = 32, 160, 100
 )
 
-// ParseKubeconfig returns the configuration for the current context of a kubeconfig that a user wrote, as JSON or YAML without aliases. It
-// reads no file, starts no program, and asks no proxy. dial makes the connections. Errors name fields, but not their values.
+// ParseKubeconfig returns the configuration for the current context of a kubeconfig that a user wrote, as JSON or YAML. The caller refuses YAML
+// with aliases. The configuration reads no file, starts no program, and uses no proxy. dial makes the connections. Errors name fields, but not
+// their values.
 func ParseKubeconfig(text []byte, dial func(ctx context.Context, network, address string) (net.Conn, error)) (*rest.Config, error) {
 	file, err := clientcmd.Load(text)
 	if err != nil {
@@ -112,7 +113,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 // LimitMemory makes the clients of config fail with the error full if the answers that they got need more than limit bytes of memory
-// together. A caller that repeats a request other than POST drops the earlier answer.
+// together. Of a request other than POST, only the last answer counts: a caller that repeats it must drop the earlier answer.
 func LimitMemory(config *rest.Config, limit int64, full error) {
 	base := ""
 	if server, err := url.Parse(config.Host); err == nil {

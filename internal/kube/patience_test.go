@@ -130,10 +130,10 @@ func recovers(t *testing.T, says error) {
 		a.refuses.Store(true)
 		in, err := SyncTargets(a, "plant").Informer(nil, nil)
 		require.NoError(t, err)
-		told := 0
+		reported := 0
 		require.NoError(t, in.OnWatchError(func(err error) {
 			if says == nil && errors.Is(err, syscall.ECONNREFUSED) || says != nil && errors.Is(err, says) {
-				told++
+				reported++
 			}
 		}))
 		go in.Run(t.Context())
@@ -168,7 +168,7 @@ func recovers(t *testing.T, says error) {
 			}
 			assert.Less(t, time.Since(began), 2*maxPause+time.Second, c.name)
 		}
-		assert.Greater(t, told, 60, "each failure is reported")
+		assert.Greater(t, reported, 60, "each failure is reported")
 	})
 }
 
@@ -259,8 +259,8 @@ func TestBusyAPIServerIsRelistedOnce(t *testing.T) {
 }
 
 func TestAPIErrorsAreNotRetried(t *testing.T) {
-	calls, told := 0, 0
-	tell := func(error) { told++ }
+	calls, reported := 0, 0
+	tell := func(error) { reported++ }
 	_, err := retry(t.Context(), tell, func() (int, error) {
 		calls++
 		return 0, apierrors.NewForbidden(SyncTarget.Resource().GroupResource(), "line", errors.New("no"))
@@ -271,5 +271,5 @@ func TestAPIErrorsAreNotRetried(t *testing.T) {
 		return 0, apierrors.FromObject(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired})
 	})
 	assert.True(t, apierrors.IsResourceExpired(err))
-	assert.Equal(t, 2, told)
+	assert.Equal(t, 2, reported)
 }

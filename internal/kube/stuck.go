@@ -16,7 +16,7 @@ const (
 	shortRun = time.Minute
 )
 
-// Stuck returns why a pod does not run, or "" if it runs. The text stays the same while the kubelet restarts a container or pulls an
+// Stuck returns why a pod does not run, or "" if it runs. The text changes rarely while the kubelet restarts a container or pulls an
 // image repeatedly, because each change of the text causes a write of a status.
 func Stuck(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {

@@ -106,11 +106,11 @@ func TestWatchedNamespaces(t *testing.T) {
 			_, err = w.Get("b", "other")
 			assert.ErrorIs(t, err, ErrNotSeen)
 			close(changed)
-			var told []string
+			var reported []string
 			for ns := range changed {
-				told = append(told, ns)
+				reported = append(reported, ns)
 			}
-			assert.ElementsMatch(t, c.want, told, "each namespace is reported once")
+			assert.ElementsMatch(t, c.want, reported, "each namespace is reported once")
 		})
 	}
 }
@@ -153,10 +153,10 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 				in := func(a clienttesting.Action) bool { return a.GetNamespace() == ns }
 				client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
 			}
-			told := make(chan error, 100)
+			reported := make(chan error, 100)
 			w, err := Watch(client, GatewaySyncs, []string{"a", "b"}, nil, nil, func(err error) {
 				if apierrors.IsForbidden(err) {
-					told <- err
+					reported <- err
 				}
 			})
 			require.NoError(t, err)
@@ -168,7 +168,7 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 				require.Eventually(t, w.Listed, time.Minute, time.Millisecond)
 			}
 			for range c.refused {
-				assert.Error(t, <-told)
+				assert.Error(t, <-reported)
 			}
 			assert.Equal(t, c.served, w.Listed())
 			assert.Equal(t, len(c.refused) == 0, w.HasSynced())

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Durations of a Lease. For a moment two replicas may work at the same time.
+// Durations of a Lease. If the work of a replica ends late after it lost the Lease, two replicas work at the same time.
 const (
 	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
 )
@@ -44,9 +44,9 @@ type Lease struct {
 func Identity(instance string) string { return instance + "_" + rand.Text()[:8] }
 
 // Elect calls lead whenever this replica gets the Lease, until ctx is done. The context of lead ends with ctx, or when the Lease is lost; then
-// lead must return. No two calls of lead overlap. When ctx is done, the Lease is released after lead has returned, so that what
-// lead writes last is still written by its holder. If lead returns earlier, Elect releases the Lease for another replica and returns
-// lead's error: a holder that does nothing would keep the others from working.
+// lead must return. Elect never runs two calls of lead at once. When ctx is done, the Lease is released after lead has returned, so that what
+// lead writes last is still written by its holder, and Elect returns nil. If lead returns earlier, Elect releases the Lease for another replica
+// and returns an error, that of lead if it has one: a holder that does nothing would keep the others from working.
 func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
@@ -89,7 +89,7 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) erro
 	return failed
 }
 
-// Read returns an annotation of the Lease, or "" if there is none.
+// Read returns an annotation of the Lease, or "" if there is no such annotation or no Lease.
 func (l Lease) Read(ctx context.Context, annotation string) (string, error) {
 	is, err := l.Client.CoordinationV1().Leases(l.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -100,7 +100,7 @@ func (l Lease) Read(ctx context.Context, annotation string) (string, error) {
 	return is.Annotations[annotation], nil
 }
 
-// Write sets an annotation of the Lease; "" removes it. The error is ErrDeposed if this replica does not hold the Lease.
+// Write sets an annotation of the Lease; "" removes it. The error wraps ErrDeposed if this replica does not hold the Lease.
 func (l Lease) Write(ctx context.Context, annotation, value, fieldManager string) error {
 	leases := l.Client.CoordinationV1().Leases(l.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the Lease is renewed concurrently

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { kubetest.Main(m) }
 
-// TestElect needs a real API server, because a fake client reports no conflicts.
+// TestElect needs an API server, because a fake client reports no conflicts.
 func TestElect(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Objects(t)
@@ -69,7 +69,7 @@ func TestElect(t *testing.T) {
 	within(t, endedB)
 }
 
-// A holder whose work ended would keep the other replicas from working.
+// A holder whose work has ended must release the Lease, because otherwise no other replica could work.
 func TestElectReleasesWhenWorkEnds(t *testing.T) {
 	t.Parallel()
 	broke := errors.New("the work broke")

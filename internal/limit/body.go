@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// MaxBody is how much of a body is kept. Git hosts send less, except for pushes of thousands of commits.
+	// MaxBody is the largest body in bytes that is kept whole. Git hosts send less, except for pushes of thousands of commits.
 	MaxBody = 1 << 20
-	// MaxStream is the largest body that is read: the limit of GitHub.
+	// MaxStream is the largest body in bytes that is read: the limit of GitHub.
 	MaxStream = 25 << 20
-	// Every connection may read a body of smallBody bytes at any time; Bodies limits larger ones. A sender that sends nothing
+	// Every connection may read a body of fewer than smallBody bytes at any time; Bodies limits larger ones. A sender that sends nothing
 	// uses only tinyBody bytes, whatever Content-Length it announces.
 	tinyBody, smallBody = 1 << 10, 16 << 10
-	// slotTimeout is how long a larger body waits for a slot, arrivalTimeout how long it may take to arrive.
+	// slotTimeout is how long a larger body waits for a slot. arrivalTimeout is how long a body may take to arrive, and again how long the
+	// part of a larger body may take that is read with a slot, and the part that Rest copies.
 	slotTimeout, arrivalTimeout = 3 * time.Second, 5 * time.Second
 )
 
@@ -30,8 +31,8 @@ var (
 	ErrBusy = errors.New("too many large requests arrive at once")
 )
 
-// Bodies reads request bodies. It limits how many large ones are in memory, and gives one address at most a third of these
-// slots.
+// Bodies reads request bodies. Each large one needs a slot while it is in memory. Bodies gives one address at most a third of the slots, but at
+// least one. It counts an IPv6 network /64 as one address.
 type Bodies struct {
 	slots     chan struct{} // the slots in use
 	slotsEach int
@@ -96,7 +97,7 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 }
 
 // Rest copies to out what follows the body that Read has cut. The caller must not release that body before, so that its slot limits the
-// number of such copies, too.
+// number of such copies, too. The error is ErrTooLarge if the whole body is larger than MaxStream, or that of reading or writing.
 func (b *Bodies) Rest(w http.ResponseWriter, r *http.Request, out io.Writer) error {
 	deadline := http.NewResponseController(w).SetReadDeadline
 	_ = deadline(time.Now().Add(arrivalTimeout)) // a ResponseRecorder of a test has none
@@ -111,7 +112,7 @@ func (b *Bodies) Rest(w http.ResponseWriter, r *http.Request, out io.Writer) err
 	return nil
 }
 
-// getBuffer returns the buffer that was used last, or a new one if all are in use.
+// getBuffer returns the buffer that was put back last, or a new one if all are in use.
 func (b *Bodies) getBuffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// freeBytes is how much of each body does not count, so that a client that sends nothing uses up no budget.
+// freeBytes is how many bytes of each body do not count, so that a client that sends nothing uses up no budget.
 const freeBytes = 1 << 10
 
-// Budget limits the bytes of all bodies in memory, and gives one address at most a third of them. Unlike Bodies, it never waits: the
-// requests of one HTTP/2 connection share a receive window, so a body that waits could keep the others from arriving.
+// Budget limits the bytes of all bodies in memory, and gives one address at most a third of them. Unlike Bodies, it never waits for others
+// to finish: the requests of one HTTP/2 connection share a receive window, so a body that waits could keep the others from arriving.
 type Budget struct {
 	limit int
 

@@ -13,13 +13,13 @@ import (
 type Limits struct {
 	// MaxTotal is the number of connections that are served at the same time, 0 for any number. Further ones wait in the kernel.
 	MaxTotal int
-	// MaxEach is the number of connections of one address. Further ones are closed at once, so that one address cannot use
-	// all connections.
+	// MaxEach is the number of connections of one address; it must be positive. Further ones are closed at once, so that one address
+	// cannot use all connections.
 	MaxEach int
 	// Networks counts all addresses of an IPv6 /64 network as one: a client on the internet usually has all of them. In a cluster,
 	// pods and nodes may share one.
 	Networks bool
-	// Opened receives the number of open connections. Closed is called when a connection is closed at once. Both may be nil.
+	// Opened receives the number of open connections after each change. Closed is called when MaxEach closes a connection. Both may be nil.
 	Opened func(int)
 	Closed func()
 }
@@ -32,7 +32,7 @@ func Listener(l net.Listener, limits Limits) net.Listener {
 	if limits.Closed == nil {
 		limits.Closed = func() {}
 	}
-	slots := make(chan struct{}, cmp.Or(limits.MaxTotal, math.MaxInt32)) // without elements, it takes no memory
+	slots := make(chan struct{}, cmp.Or(limits.MaxTotal, math.MaxInt32)) // its elements have no size, so it takes no memory
 	return &listener{Listener: l, Limits: limits, slots: slots, ended: make(chan struct{}), connections: map[string]int{}}
 }
 
@@ -71,7 +71,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // addressKey returns the key by which an address is limited: the address without its port, or with networks the /64 prefix of an IPv6
-// address.
+// address. It returns another text as it is.
 func addressKey(address string, networks bool) string {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {

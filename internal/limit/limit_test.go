@@ -24,8 +24,8 @@ func TestBodyLimit(t *testing.T) {
 		length int
 		want   error
 	}{
-		"none": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tinyBody - 1, nil}, "at the tiny limit": {tinyBody, nil}, "small": {tinyBody + 1, nil}, "below the small limit": {smallBody - 1, nil}, "at the small limit": {smallBody, nil}, "larger": {smallBody + 1, nil},
-		"at the limit": {MaxBody, nil}, "cut": {MaxBody + 1, ErrCut}, "cut early": {4 * MaxBody, ErrCut},
+		"empty": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tinyBody - 1, nil}, "at the tiny limit": {tinyBody, nil}, "small": {tinyBody + 1, nil}, "below the small limit": {smallBody - 1, nil}, "at the small limit": {smallBody, nil}, "above the small limit": {smallBody + 1, nil},
+		"at the limit": {MaxBody, nil}, "cut": {MaxBody + 1, ErrCut}, "far above the limit": {4 * MaxBody, ErrCut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, known := range []bool{true, false} {
@@ -62,7 +62,7 @@ func TestRestOfBody(t *testing.T) {
 	for name, c := range map[string]struct {
 		length int
 		want   error
-	}{"one byte": {MaxBody + 2, nil}, "largest": {MaxStream, nil}, "too large": {MaxStream + 1, ErrTooLarge}} {
+	}{"one byte after the MaxBody+1 that Read returns": {MaxBody + 2, nil}, "largest": {MaxStream, nil}, "too large": {MaxStream + 1, ErrTooLarge}} {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "/", io.LimitReader(zeros{}, int64(c.length)))
 			r.ContentLength = -1
@@ -97,13 +97,13 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		_, release, err := b.Read(httptest.NewRecorder(), large())
 		require.NoError(t, err)
 		began := time.Now()
-		_, none, err := b.Read(httptest.NewRecorder(), large())
+		_, releaseOther, err := b.Read(httptest.NewRecorder(), large())
 		assert.ErrorIs(t, err, ErrBusy)
 		assert.Equal(t, slotTimeout, time.Since(began))
-		none()
-		_, none, err = b.Read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("small")))
+		releaseOther()
+		_, releaseOther, err = b.Read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("small")))
 		require.NoError(t, err, "small bodies must not wait")
-		none()
+		releaseOther()
 		release()
 		_, release, err = b.Read(httptest.NewRecorder(), large())
 		require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestBudget(t *testing.T) {
 	hold("192.0.2.3:1", freeBytes)
 	hold("192.0.2.3:1", freeBytes)
 	busy("192.0.2.4:1", freeBytes, "all of the budget is used")
-	hold("192.0.2.4:1", freeBytes-1)
+	hold("192.0.2.4:1", freeBytes-1) // takes nothing
 	for _, release := range held {
 		release()
 		release() // a second call has no effect
@@ -234,7 +234,7 @@ func TestConnectionLimits(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	isClosed := func(c net.Conn) {
+	requireClosed := func(c net.Conn) {
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		_, err := c.Read(make([]byte, 1))
 		require.Error(t, err)
@@ -245,7 +245,7 @@ func TestConnectionLimits(t *testing.T) {
 	first := <-accepted
 	dial("127.0.0.2")
 	<-accepted
-	isClosed(dial("127.0.0.2"))
+	requireClosed(dial("127.0.0.2"))
 	require.Eventually(t, func() bool { return closed.Load() == 1 }, time.Minute, time.Millisecond, "the closed connection must be counted")
 	dial("127.0.0.3")
 	<-accepted
@@ -258,7 +258,7 @@ func TestConnectionLimits(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	require.NoError(t, first.Close())
-	_ = first.Close() // a second Close must not free another place
+	_ = first.Close() // a second Close must not free another slot
 	c := <-accepted
 	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
 	assert.EqualValues(t, 3, open.Load())

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Agent holds the metrics of an agent. Its methods take plain values, so that all loops of the agent can use them.
+// Agent holds the metrics of an agent.
 type Agent struct {
 	reconciles   *prometheus.CounterVec
 	reconcile    *prometheus.HistogramVec

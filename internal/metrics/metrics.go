@@ -1,5 +1,5 @@
-// Package metrics defines the metrics of the binaries. Label values come from closed sets only: no ref, path, URL or commit, so
-// that the number of series does not grow with what is synced.
+// Package metrics defines the metrics of the binaries. Label values come from closed sets, or are versions and names of objects, gateways and
+// profiles. No label has a ref, path, URL or commit, so that the number of series does not grow with what is synced.
 package metrics
 
 import (
@@ -53,7 +53,7 @@ func NewNotifier(reg prometheus.Registerer, version string) *Notifier {
 	return m
 }
 
-// Notification counts an attempt to send a notification: sent or failed.
+// Notification counts a change that was sent (result "sent"), or an attempt to send a message that failed ("failed").
 func (m *Notifier) Notification(kind v1alpha1.AlertType, result string) {
 	m.sent.WithLabelValues(string(kind), result).Inc()
 }

@@ -51,7 +51,7 @@ func TestAgentCardinality(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-// increase() misses the first rollback if there was no sample before.
+// In PromQL, increase() misses the first rollback if there was no sample before.
 func TestRollbacksBeginAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")

@@ -25,7 +25,8 @@ type channel struct {
 	gs      *v1alpha1.GatewaySync
 	webhook *v1alpha1.AlertWebhook
 	busy    bool // a message is on its way
-	// sent is the record: the report of a state that was sent as firing, or a digest of the last event.
+	// sent is the record: the report of a state that was sent as firing, or a digest of the last event. pausedSince has a time, and
+	// commitStatus what dueStatus describes.
 	sent map[v1alpha1.AlertTopic]string
 	// pending has the events that were not sent yet, oldest first.
 	pending map[v1alpha1.AlertTopic][]pendingEvent
@@ -52,7 +53,7 @@ func newChannel(sent map[v1alpha1.AlertTopic]string) *channel {
 	return ch
 }
 
-// next returns when a change may be due, or false if there is none.
+// next returns when a change may be due, or false if there is none, or while a message is on its way.
 func (ch *channel) next(settle time.Duration) (time.Time, bool) {
 	var times []time.Time
 	for key, t := range ch.changedAt {
@@ -107,7 +108,7 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 	return append(changes, ofConfigSyncs...)
 }
 
-// pausedSince returns when the pause was first seen, and records it.
+// pausedSince returns when the pause was first seen, and records it. Without a pause, the time is zero.
 func (ch *channel) pausedSince(in input) time.Time {
 	if !in.Paused() {
 		delete(ch.sent, pausedSince)
@@ -180,8 +181,8 @@ func (ch *channel) unsentEvents(t topic, in input) []change {
 	return changes
 }
 
-// stateChange returns the beginning or the end of a state that was not sent yet, or that it became worse, or nil. changedAt is when the
-// state began to differ from what was sent.
+// stateChange returns what is to be sent about a state: that it began, that it became worse, or that it ended. It returns nil if the
+// receiver knows that already. changedAt is when the state began to differ from what was sent.
 func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 	s := t.state(in)
 	text, firing := ch.sent[t.name]

@@ -25,7 +25,7 @@ import (
 	"stoker.io/stoker/test/clientset"
 )
 
-// Each item carries the commit and the text of its own event, whatever the status says when the message is sent.
+// Each piece of news carries the commit and the text of its own event, whatever the status says when the message is sent.
 func TestNewsAreOfTheirOwnEvent(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: []v1alpha1.AlertTopic{"SyncCompleted"}})
 	commit := func(digit string) string { return strings.Repeat(digit, 40) }
@@ -93,10 +93,10 @@ func TestFirstNews(t *testing.T) {
 		"a fleet that is ready":        {[]func(*plant){synced}, nil},
 		"a fleet that is rolled back":  {[]func(*plant){rolledBack("1")}, nil},
 		"a rollback of an old spec":    {[]func(*plant){specChanged(rolledBack("1")), rolledBack("1")}, []string{"Ready"}},
-		"a rollback that is not ready": {[]func(*plant){goesBack, rolledBack("1")}, []string{"Ready RefUpdated SyncCompleted"}},
+		"a rollback under way":         {[]func(*plant){goesBack, rolledBack("1")}, []string{"Ready RefUpdated SyncCompleted"}},
 		"agents come back":             {[]func(*plant){away, rolledBack("1")}, nil},
 		"two rollbacks to one commit":  {[]func(*plant){synced, rolledBack("1"), synced, rolledBack("2")}, []string{"Ready RollbackCompleted", "Ready", "Ready RollbackCompleted"}},
-		"a rollback that is confirmed": {[]func(*plant){synced, rolledBack("1"), away, rolledBack("1")}, []string{"Ready RollbackCompleted", "Ready"}},
+		"agents away after a rollback": {[]func(*plant){synced, rolledBack("1"), away, rolledBack("1")}, []string{"Ready RollbackCompleted", "Ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: topics})
@@ -182,13 +182,11 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 	fails := func(p *plant, reason v1alpha1.Reason, phase v1alpha1.OutcomePhase) {
 		p.set(phase, metav1.ConditionFalse, reason, "area-1", v1alpha1.DiscoveredGateway{Name: "area-1", SyncStatus: v1alpha1.GatewayHeld, Reason: reason})
 	}
-	lost := func(p *plant, from int) {
-		calls, again := 0, false
+	// lost makes the receiver take each message without an answer.
+	lost := func(p *plant) {
+		again := false
 		p.receiver.setFault(func(_ http.ResponseWriter, r *http.Request) bool {
 			if again {
-				return false
-			}
-			if calls++; calls < from {
 				return false
 			}
 			again = true
@@ -200,7 +198,7 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 	open := func(p *plant) []string { return slices.Sorted(maps.Keys(p.receiver.open)) }
 	for name, steps := range map[string]func(t *testing.T, p *plant){
 		"the state ends before the next attempt": func(_ *testing.T, p *plant) {
-			lost(p, 1)
+			lost(p)
 			p.breaks()
 			p.passes(time.Minute + 20*time.Second)
 		},
@@ -227,7 +225,7 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 		"the state begins again": func(t *testing.T, p *plant) {
 			p.breaks()
 			p.passes(settled)
-			lost(p, 1)
+			lost(p)
 			p.ready()
 			p.passes(time.Minute + 20*time.Second)
 			assert.Empty(t, open(p))
@@ -252,14 +250,14 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 
 // A message says when the state began, also if the notifier started later. A state that the notifier saw not to hold began after that.
 func TestSince(t *testing.T) {
-	for name, seen := range map[string]bool{"before the first look": false, "after the first look": true} {
+	for name, seen := range map[string]bool{"before the first pass": false, "after the first pass": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events")})
 			if seen {
 				p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonMaintenanceWindow, "waits")
 				p.passes(time.Hour)
 			}
-			want := p.now.Add(10 * time.Second)
+			want := p.now.Add(10 * time.Second) // the next pass, which sees the state first
 			began := p.now.Add(-time.Hour)
 			p.breaks()
 			p.gs.Status.Conditions[0].LastTransitionTime = metav1.NewTime(began)
@@ -302,8 +300,8 @@ func TestSlowReceiver(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
 	slow.receiver.setFault(func(http.ResponseWriter, *http.Request) bool { close(arrived); <-release; return false })
 	slow.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonConflictDetected, "edited", v1alpha1.DiscoveredGateway{Name: "area-4", SyncStatus: v1alpha1.GatewayHeld})
-	fast := func() time.Time { return time.Now().Add(time.Hour) } // the clock of the API server
-	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: fast()}
+	clock := func() time.Time { return time.Now().Add(time.Hour) } // of the API server, ahead of that of this node
+	slow.gs.Status.ConfirmedAt = &metav1.Time{Time: clock()}
 	other := slow.gs.DeepCopy()
 	other.Namespace, other.UID = "other", "uid-2"
 	secret := slow.objects[0].DeepCopy()
@@ -312,7 +310,7 @@ func TestSlowReceiver(t *testing.T) {
 	var mu sync.Mutex
 	changed, sent := make(chan struct{}, 1), make(chan string, 2)
 	n := slow.notifier
-	n.Core, n.Client.Timeout, n.Settle, n.Changed, n.Now = clientset.New(slow.objects[0], secret), time.Minute, 0, changed, fast
+	n.Core, n.Client.Timeout, n.Settle, n.Changed, n.Now = clientset.New(slow.objects[0], secret), time.Minute, 0, changed, clock
 	n.Client.CA = append(n.Client.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: quick.Certificate().Raw})...)
 	n.Load = func(context.Context) (string, error) { return "", nil }
 	n.List = func() ([]*v1alpha1.GatewaySync, bool) { mu.Lock(); defer mu.Unlock(); return list, true }

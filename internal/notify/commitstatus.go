@@ -79,7 +79,8 @@ func statusOf(in input) (change, bool) {
 		recordIfAccepted: statusID(in, commit) + " " + string(state) + detail}, true
 }
 
-// setStatus sets the status of a commit at the forge of the repository.
+// setStatus sets the status of the commit of each change at the forge of the repository. It returns the changes that the forge accepted, also
+// with an error.
 func (n *Notifier) setStatus(ctx context.Context, client httpclient.Client, gs *v1alpha1.GatewaySync, token secret.String, changes []change) ([]change, error) {
 	f, err := forgeOf(gs, client, token)
 	if err != nil {
@@ -123,7 +124,7 @@ func (n *Notifier) statusContext(gs *v1alpha1.GatewaySync) string {
 	return name
 }
 
-// statusPage returns the page for a status, or "" if its address is longer than a forge accepts: a name may have 253 characters.
+// statusPage returns the page for a status, or "" if its address is longer than a forge accepts: Config.Page may have names several times.
 func (n *Notifier) statusPage(gs *v1alpha1.GatewaySync) string {
 	if page := n.page(gs); len(page) <= forge.MaxURL {
 		return page

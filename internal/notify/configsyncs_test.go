@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// configSyncs is a cache of ConfigSyncs; unread are the names of those that cannot be decoded.
+// configSyncs is a cache of ConfigSyncs; unread are the names of those that cannot be decoded. While unseen is true, the list is not complete.
 type configSyncs struct {
 	list   []*v1alpha1.ConfigSync
 	unread []string
@@ -103,12 +103,12 @@ func TestConfigSyncStates(t *testing.T) {
 		reason v1alpha1.Reason
 		fires  bool
 	}{
-		"held":             {v1alpha1.OutcomeHeld, v1alpha1.ReasonNotOwned, true},
-		"git away":         {v1alpha1.OutcomeProgressing, v1alpha1.ReasonGitUnreachable, true},
-		"another follows":  {v1alpha1.OutcomeProgressing, v1alpha1.ReasonDependencyNotReady, false},
-		"failed object":    {v1alpha1.OutcomeProgressing, v1alpha1.ReasonUnhealthy, true},
-		"paused":           {v1alpha1.OutcomePaused, v1alpha1.ReasonPaused, false},
-		"deadline is over": {v1alpha1.OutcomeFailed, v1alpha1.ReasonProgressDeadlineExceeded, true},
+		"held":              {v1alpha1.OutcomeHeld, v1alpha1.ReasonNotOwned, true},
+		"git away":          {v1alpha1.OutcomeProgressing, v1alpha1.ReasonGitUnreachable, true},
+		"waits for another": {v1alpha1.OutcomeProgressing, v1alpha1.ReasonDependencyNotReady, false},
+		"failed object":     {v1alpha1.OutcomeProgressing, v1alpha1.ReasonUnhealthy, true},
+		"paused":            {v1alpha1.OutcomePaused, v1alpha1.ReasonPaused, false},
+		"deadline is over":  {v1alpha1.OutcomeFailed, v1alpha1.ReasonProgressDeadlineExceeded, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, all := newConfigPlant(t, slackHook)

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// State is the kind of a change.
+// State is the kind of a change. For the status of a commit, it is a forge.CommitState.
 type State string
 
 // The states of a change.
@@ -62,11 +62,12 @@ type notice struct {
 	uid string
 }
 
-// Bounds in bytes. No text has more characters than bytes.
+// Bounds of messages, those of texts in bytes. No text has more characters than bytes.
 const (
 	// maxText bounds the text of a change.
 	maxText = 1500
-	// maxMessage bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts.
+	// maxMessage bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts. It also bounds the
+	// texts of the changes in a message for Teams.
 	maxMessage = 4000
 	// maxChanges bounds the changes of a message, so that each has room. The others follow with the next message.
 	maxChanges = 8

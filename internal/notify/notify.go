@@ -1,13 +1,13 @@
 // Package notify sends notifications about GatewaySyncs, and the ConfigSyncs beside them, to Slack, PagerDuty and other receivers, and sets the
-// status of commits at the forge (spec.alerting).
+// status of commits at the forge (spec.alerting). In this package, a receiver is what gets messages, not Stoker's receiver of webhooks.
 //
 // It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. If a state ends before
 // the notifier reaches the receiver, it sends nothing about the state, unless PagerDuty may have got the beginning. Events wait in a
 // short queue, because the status of the moment at which one is sent may be about another commit; a restart forgets all of them but
-// the last. The record is an annotation of the Lease that elects one replica, so a restart repeats no notification. Only a crash
-// between a message and its record repeats that message.
+// the last. The record is an annotation of the Lease that elects one replica, so a restart repeats no notification that a receiver accepted.
+// There are two exceptions: a crash between a message and its record, and channels for which the record has no room.
 //
-// The notifier is part of the command line, and not of the receiver or the agents. The receiver accepts untrusted callers and
+// The notifier is part of the command line, and not of the receiver of webhooks or the agents. That receiver accepts untrusted callers and
 // connects only to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook
 // Jobs.
 package notify
@@ -39,10 +39,9 @@ import (
 )
 
 const (
-	// minSendInterval is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent
-	// together.
+	// minSendInterval is the pause after a message to a receiver about a GatewaySync. Changes in this time are sent together after it.
 	minSendInterval = time.Minute
-	// minRetryPause and maxRetryPause bound the pause after a failure.
+	// minRetryPause and maxRetryPause bound the pause after a failure, unless the receiver asks for a longer one.
 	minRetryPause, maxRetryPause = 5 * time.Second, 10 * time.Minute
 	// eventLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
 	eventLifetime = time.Hour
@@ -60,7 +59,7 @@ type Config struct {
 	Core kube.Core
 	// List returns the GatewaySyncs that are known, and whether those are all.
 	List func() (list []*v1alpha1.GatewaySync, complete bool)
-	// Changed receives a value when they may have changed.
+	// Changed receives a value when a GatewaySync or ConfigSync may have changed.
 	Changed <-chan struct{}
 	// ConfigSyncs has the ConfigSyncs for the topic ConfigSyncNotReady; nil for none.
 	ConfigSyncs ConfigSyncs
@@ -76,7 +75,8 @@ type Config struct {
 	// Load and Save read and write the record of what was sent.
 	Load func(context.Context) (string, error)
 	Save func(context.Context, string) error
-	// Sent is called with the result of each message, sent or failed. It must be safe for concurrent use.
+	// Sent is called with "sent" for each change that a receiver accepted, and with "failed" for each attempt that failed. It must be safe
+	// for concurrent use.
 	Sent func(kind v1alpha1.AlertType, result string)
 	Log  *slog.Logger
 }
@@ -86,7 +86,7 @@ type Notifier struct {
 	Config
 	channels map[string]*channel // by key
 	saved    string              // the record that was written last
-	previous record              // for channels that are not known yet, or not now
+	previous record              // of channels that are not known yet, or not now
 	// sending is the number of messages on their way by namespace. Their results arrive on results.
 	sending map[string]int
 	results chan result
@@ -152,7 +152,7 @@ func (n *Notifier) pause(now time.Time) time.Duration {
 }
 
 // startDue begins to send what is due. A message that waits for a slow receiver delays only those about the same GatewaySync to that
-// receiver or, if there are many, those of the same namespace.
+// receiver. If maxOfNamespace messages wait, they delay all of their namespace, and maxParallel messages delay all.
 func (n *Notifier) startDue(ctx context.Context, now time.Time) {
 	for _, ch := range n.channels {
 		changes := ch.due(now, n.Settle)
@@ -268,7 +268,7 @@ func keyOf(gs *v1alpha1.GatewaySync, w *v1alpha1.AlertWebhook) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// deliver sends changes to the receiver of a webhook. It returns those that the receiver accepted.
+// deliver sends changes to the receiver of a webhook. It returns those that the receiver accepted, also with an error.
 func (n *Notifier) deliver(ctx context.Context, gs *v1alpha1.GatewaySync, webhook *v1alpha1.AlertWebhook, changes []change, now time.Time) ([]change, error) {
 	ctx = context.WithoutCancel(ctx) // an interrupted message may have arrived, and would be sent again; the client bounds the time
 	c, err := n.credentials(ctx, gs.Namespace, webhook)

@@ -190,14 +190,14 @@ func TestReceiverFaults(t *testing.T) {
 }
 
 // Delivery is at least once: if the answer does not say that a receiver has accepted a message, the message is sent again with the same id.
-func TestAcceptedMessageWithoutAnswer(t *testing.T) {
+func TestAcceptedMessageAnsweredWithError(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), Topics: []v1alpha1.AlertTopic{"NotReady"}})
 	p.receiver.setFault(func(w http.ResponseWriter, r *http.Request) bool {
 		body, err := io.ReadAll(r.Body)
 		assert.NoError(t, err)
 		p.receiver.mu.Lock()
 		defer p.receiver.mu.Unlock()
-		p.receiver.bodies = append(p.receiver.bodies, string(body)) // recorded, then
+		p.receiver.bodies = append(p.receiver.bodies, string(body)) // the receiver has it, although it answers with an error
 		w.WriteHeader(http.StatusInternalServerError)
 		return true
 	})
@@ -229,7 +229,7 @@ func TestPagerDutyIncidents(t *testing.T) {
 	}, p.receiver.open)
 
 	calls := 0
-	p.receiver.setFault(func(w http.ResponseWriter, _ *http.Request) bool { // takes the first of two
+	p.receiver.setFault(func(w http.ResponseWriter, _ *http.Request) bool { // refuses only the second event
 		if calls++; calls != 2 {
 			return false
 		}
@@ -243,7 +243,7 @@ func TestPagerDutyIncidents(t *testing.T) {
 
 // Whatever gateways report, a message has the size that Slack and PagerDuty document, and says of each change at least what it is about.
 func TestDocumentedLimits(t *testing.T) {
-	for name, text := range map[string]string{"long": strings.Repeat("x", 5000), "wide": strings.Repeat("語", 3000), "escaped": strings.Repeat("<&>", 2000), "broken": strings.Repeat("\xff", 4000)} {
+	for name, text := range map[string]string{"long": strings.Repeat("x", 5000), "wide": strings.Repeat("語", 3000), "escaped": strings.Repeat("<&>", 2000), "invalid UTF-8": strings.Repeat("\xff", 4000)} {
 		for _, kind := range []v1alpha1.AlertType{v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty} {
 			t.Run(name+" "+string(kind), func(t *testing.T) {
 				topics := []v1alpha1.AlertTopic{"NotReady", "SyncFailed", "ScanFailed", "GatewayFilesModified", "RefResolutionFailed"}
@@ -430,7 +430,7 @@ func TestRecordIsBounded(t *testing.T) {
 	other := &channel{gs: &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "other"}}, sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
 	n.channels["z"] = other // the greatest key
 	text := n.encodeRecord()
-	assert.Less(t, len(text), 256<<10)
+	assert.Less(t, len(text), 256<<10, "Kubernetes limits all annotations of an object to this")
 	assert.Greater(t, len(n.decodeRecord(text)), 3000)
 	assert.Equal(t, other.sent, n.decodeRecord(text)["z"], "a namespace with many receivers must not push out another one")
 	assert.Empty(t, n.decodeRecord("{"), "an invalid record must be dropped")

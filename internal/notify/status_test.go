@@ -49,6 +49,7 @@ func (p *plant) progresses() {
 	p.set(v1alpha1.OutcomeProgressing, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "1 of 3 gateways runs aaaaaaa")
 }
 
+// settled is longer than the Settle of a plant, after which the notifier sends a state.
 const settled = 2 * time.Minute
 
 func TestCommitStatus(t *testing.T) {
@@ -103,11 +104,11 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 		"another reason":  {{"fails", (*plant).breaks, settled, 1}, {"fails again", func(p *plant) { p.breaks(); p.gs.Status.Outcome.Reason = v1alpha1.ReasonPatchFailed }, settled, 1}},
 		"agents are away": {{"follows", (*plant).progresses, settled, 1}, {"away", away, time.Hour, 0}},
 		"no commit":       {{"unknown", func(p *plant) { p.at("") }, time.Hour, 0}, {"not an id", func(p *plant) { p.at("../x") }, time.Hour, 0}},
-		"same repository elsewhere": {{"runs", (*plant).ready, settled, 1}, {"moved", func(p *plant) {
+		"same commit, another address": {{"runs", (*plant).ready, settled, 1}, {"moved", func(p *plant) {
 			p.gs = p.gs.DeepCopy()
 			p.gs.Spec.Git.Repo = strings.TrimSuffix(p.gs.Spec.Git.Repo, ".git")
 		}, settled, 1}},
-		"another repository": {{"follows", (*plant).progresses, settled, 1}, {"moved", func(p *plant) {
+		"another commit, another address": {{"follows", (*plant).progresses, settled, 1}, {"moved", func(p *plant) {
 			p.gs = p.gs.DeepCopy()
 			p.gs.Spec.Git.Repo = strings.TrimSuffix(p.gs.Spec.Git.Repo, ".git")
 			p.at("b")
@@ -118,7 +119,7 @@ func TestCommitStatusIsQuiet(t *testing.T) {
 				p.progresses()
 				p.at(fmt.Sprintf("%x", i)).passes(10 * time.Second)
 			}
-		}, settled, 5}}, // two of the three replace a pending one
+		}, settled, 5}}, // three pending ones, a minute apart, and two of them supersede a pending one
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, f := newForgePlant(t, giturl.GitHub)
@@ -141,7 +142,7 @@ func TestCommitStatusRefusals(t *testing.T) {
 	}{
 		"plain HTTP":      {func(p *plant) { p.gs.Spec.Git.Repo = "http://git.example.com/plants/site" }, "spec.git.repo is http://"},
 		"unknown host":    {func(p *plant) { p.gs.Spec.Bidirectional = nil }, "set spec.bidirectional.provider"},
-		"only pushed":     {func(p *plant) { p.gs.Spec.Bidirectional.Provider = forge.NoForge }, "set spec.bidirectional.provider"},
+		"no forge":        {func(p *plant) { p.gs.Spec.Bidirectional.Provider = forge.NoForge }, "set spec.bidirectional.provider"},
 		"plain HTTP API":  {func(p *plant) { p.gs.Spec.Bidirectional.APIBaseURL = "http://git.example.com" }, "spec.bidirectional.apiBaseURL is not https://"},
 		"loopback":        {func(p *plant) { p.notifier.Client.Loopback = false }, "a loopback address"},
 		"metadata":        {func(p *plant) { p.gs.Spec.Bidirectional.APIBaseURL = "https://169.254.169.254/x" }, "a link-local address"},

@@ -18,7 +18,8 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// input is what a topic is computed from: a GatewaySync, and what its status says.
+// input is what a topic is computed from: a GatewaySync, and what its status says. For a topic of a ConfigSync, verdict and ready are those of
+// the ConfigSync.
 type input struct {
 	*v1alpha1.GatewaySync
 	verdict request.Verdict
@@ -116,7 +117,7 @@ type topic struct {
 // longPause is how long a pause may last before PausedForLong. The alert StokerPaused has the same time.
 const longPause = 24 * time.Hour
 
-// pausedForLong is a topic whose beginning the status does not say: the record has under pausedSince when the channel saw the pause.
+// pausedForLong is a topic. The status does not say when a pause began, so the record keeps when the channel first saw it, as pausedSince.
 const pausedForLong, pausedSince v1alpha1.AlertTopic = "PausedForLong", "PausedSince"
 
 // topics is the table, in the order of v1alpha1.AlertTopics.

@@ -13,7 +13,7 @@ const Size = 256 << 10
 // Bytes are bytes in pieces.
 type Bytes [][]byte
 
-// Of returns the Bytes that have b, without a copy.
+// Of returns b as one piece, without a copy.
 func Of(b []byte) Bytes { return Bytes{b} }
 
 // Len returns the number of bytes.
@@ -78,7 +78,8 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Reuse gives the memory of a piece to the buffer, for the pieces to come.
+// Reuse gives the memory of a piece to the buffer, for later writes. The caller must not use the piece afterwards. Reuse ignores a piece that
+// has room for less than Size bytes.
 func (b *Buffer) Reuse(piece []byte) {
 	if cap(piece) >= Size {
 		b.spare = append(b.spare, piece)

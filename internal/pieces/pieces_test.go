@@ -28,7 +28,7 @@ func TestBytes(t *testing.T) {
 			assert.Len(t, p, 4)
 			assert.EqualValues(t, len(want), p.Len())
 			assert.True(t, bytes.Equal(want, p.Join()))
-			for range 2 { // a reader leaves the bytes
+			for range 2 { // a reader does not consume the Bytes
 				got, err := io.ReadAll(p.Reader())
 				require.NoError(t, err)
 				assert.True(t, bytes.Equal(want, got))

@@ -27,12 +27,12 @@ import (
 // release is a release while it is made. Each step uses what the steps before it left here.
 type release struct {
 	settings
-	out, key string
+	out, key string    // the folder of the release, and the file with the key that signs it or ""
 	all      []string  // platforms of the command line, such as windows/amd64
 	created  time.Time // of the commit: the time of everything in a release
 	stderr   io.Writer
 
-	bin         string  // programs, by platform
+	bin         string  // folder of the programs, with a folder for each platform
 	texts       []entry // that come with each program
 	store       store
 	indexes     map[string]v1.ImageIndex // by image
@@ -134,7 +134,7 @@ func parseRelease(ctx context.Context, args []string, stderr io.Writer) (*releas
 	return r, r.checkNames()
 }
 
-// commitTime returns the time of the commit, or that of SOURCE_DATE_EPOCH outside a clone.
+// commitTime returns SOURCE_DATE_EPOCH if it is set, for example outside a clone, and otherwise the time of the commit.
 func commitTime(ctx context.Context, root string) (time.Time, error) {
 	text := os.Getenv("SOURCE_DATE_EPOCH")
 	if text == "" {
@@ -153,7 +153,8 @@ func commitTime(ctx context.Context, root string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// emptyFolder makes the folder of the release, and removes what an earlier release wrote there. It removes no other file.
+// emptyFolder makes the folder of the release, and removes what an earlier release wrote there. If there is any other file, it fails and removes
+// nothing.
 func (r *release) emptyFolder() error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err

@@ -35,7 +35,7 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-// newPublicKey writes the public half of a new key.
+// newPublicKey writes the public half of a new key, and returns its file.
 func newPublicKey(t *testing.T) (public string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -364,7 +364,7 @@ func testDamage(t *testing.T, file string) {
 		"a missing blob":   {without("blobs/"), "is not in the bundle"},
 		"a missing file":   {without("files/"), "is missing, but SHA256SUMS names it"},
 		"missing sums":     {without("SHA256SUMS"), "SHA256SUMS is missing"},
-		"a file more":      {rename("files/install.yaml", "files/other.yaml"), "files/other.yaml is not in SHA256SUMS"},
+		"another file":     {rename("files/install.yaml", "files/other.yaml"), "files/other.yaml is not in SHA256SUMS"},
 		"a path outside":   {rename("files/install.yaml", "../install.yaml"), "is not a plain file inside of the archive"},
 		"an absolute path": {rename("files/install.yaml", "/etc/passwd"), "is not a plain file inside of the archive"},
 		"a name twice":     {rename("files/install.yaml", "index.json"), "is there twice"},

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// makeChart writes stoker-VERSION.tgz, the chart with the digests of the release's images, and adds it to the bundle. The digests are in
+// makeChart writes stoker-VERSION.tgz, the chart with the digests of the release's images, and adds it to the image layout. The digests are in
 // files/digests.yaml and not in the values: a user who sets a tag must get that tag.
 func (r *release) makeChart() error {
 	dir := filepath.Join(r.root, "charts", "stoker")

@@ -17,7 +17,8 @@ type cliArchive struct{ platform, file, sum string }
 // downloads is where the archives of a release can be fetched from.
 const downloads = "https://github.com/stoker-io/stoker/releases/download/v"
 
-// makeArchives writes an archive of the command line for each platform, and one of the agent, for gateways without Kubernetes.
+// makeArchives writes an archive of the command line for each platform. For Linux and macOS, it also writes one of the agent, for gateways
+// without Kubernetes.
 func (r *release) makeArchives(ctx context.Context) error {
 	manual, err := r.manual(ctx)
 	if err != nil {

@@ -212,7 +212,7 @@ func pushIndex(ctx context.Context, s settings, p program, built map[string]v1.I
 	return nil
 }
 
-// newIndex returns the images of a program for all platforms as one.
+// newIndex returns an index of the images of a program for all platforms.
 func newIndex(platforms []string, built map[string]v1.Image) v1.ImageIndex {
 	index := mutate.IndexMediaType(v1.ImageIndex(empty.Index), types.OCIImageIndex)
 	for _, platform := range platforms {

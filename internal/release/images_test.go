@@ -103,12 +103,12 @@ func TestInvalidFlags(t *testing.T) {
 		"no command":         {nil, "usage: release images"},
 		"no destination":     {[]string{"images"}, "make images REGISTRY="},
 		"an argument":        {[]string{"images", "--tar", "x", "y"}, `unexpected argument "y"`},
-		"a platform":         {[]string{"images", "--tar", "x", "--platforms", "arm64"}, `"arm64" is not a platform`},
+		"no system":          {[]string{"images", "--tar", "x", "--platforms", "arm64"}, `"arm64" is not a platform`},
 		"another system":     {[]string{"images", "--tar", "x", "--platforms", "windows/amd64"}, `"windows/amd64" is not a platform`},
-		"another checkout":   {[]string{"images", "--tar", "x", "--root", "/nowhere"}, "no such file"},
+		"no checkout":        {[]string{"images", "--tar", "x", "--root", "/nowhere"}, "no such file"},
 		"a URL":              {[]string{"images", "--registry", "https://registry.example.com/stoker"}, "without https://"},
 		"a trailing slash":   {[]string{"images", "--registry", "registry.example.com/stoker/"}, "without a slash at its end"},
-		"a version":          {[]string{"images", "--registry", "registry.example.com/stoker", "--version", "a b"}, `--version "a b"`},
+		"a bad version":      {[]string{"images", "--registry", "registry.example.com/stoker", "--version", "a b"}, `--version "a b"`},
 		"an unknown flag":    {[]string{"images", "--push"}, "flag provided but not defined: -push"},
 		"an unknown command": {[]string{"chart"}, "usage: release images"},
 	} {
@@ -156,7 +156,7 @@ func TestDefaultsAreThoseOfTheChart(t *testing.T) {
 	assert.Contains(t, string(v), "registry: "+s.registry)
 }
 
-// A file that is named like a flag pushes nothing.
+// Only the flag --registry pushes, and not a file that is named like it.
 func TestOnlyRegistryPushes(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string

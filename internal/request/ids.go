@@ -16,15 +16,16 @@ import (
 // Two annotations record past requests, so that a repeated request is recognized: the last ids of each sender, and the last
 // tags that were followed. People read these annotations too.
 const (
-	maxID  = 256
-	maxIDs = 32 << 10 // limit of the annotation; all annotations of an object may have 256 KiB
+	maxID  = 256      // bytes of one id
+	maxIDs = 32 << 10 // limit of each of the two in bytes; all annotations of an object may have 256 KiB
 	// keptIDs is the number of ids per sender, keptTags the number of tags, and keptChars the limit of either list in bytes.
 	keptIDs, keptTags, keptChars = 8, 16, 1024
 	// maxClockSkew is how far the clock of Kargo may be ahead. Ids from further in the future say nothing about the order of others.
 	maxClockSkew = 5 * time.Minute
 )
 
-// appendBounded appends one to the list, which always keeps it, and drops the oldest entries.
+// appendBounded moves or adds one to the end of a copy of the list, and drops the oldest entries above most entries and keptChars. It always
+// keeps one.
 func appendBounded(list []string, one string, most int) []string {
 	list = append(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one }), one)
 	list = list[max(0, len(list)-most):]
@@ -101,8 +102,8 @@ func Taken(o v1alpha1.Requestable, by, id string) bool {
 	return id != "" && slices.Contains(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs])[by], id)
 }
 
-// NotTaken reports whether a request with this id was certainly never carried out: it would have left its id, and only older
-// ids are recorded. Nothing is certain about ids without an order.
+// NotTaken reports whether a request of Kargo with this id was certainly never carried out: it would have left its id, and only older
+// ids are recorded. Nothing is certain about ids without an order (see Ordered).
 func NotTaken(o v1alpha1.Requestable, id string) bool {
 	last := newest(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs]), sender.Kargo)
 	return last != "" && older(sender.Kargo, last, id) && !Taken(o, sender.Kargo, id)
@@ -122,7 +123,7 @@ func Followed(o v1alpha1.Requestable) []string {
 // sort by time.
 func Ordered(by, id string) bool { return by == sender.Kargo && ulid(id) != "" }
 
-// older reports whether a Kargo promotion is older than the last one. Ids of other senders have no order.
+// older reports whether id is of an older Kargo promotion than last. Ids of other senders have no order.
 func older(by, id, last string) bool {
 	return Ordered(by, id) && Ordered(by, last) && ulid(id) < ulid(last)
 }

@@ -21,13 +21,13 @@ import (
 
 // Request is what a sender asks for.
 type Request struct {
-	// Ref is the desired ref. If it is "", the request keeps the ref and only asks for a poll of git.
+	// Ref is the desired ref. If it is "", the request keeps the ref. Every request but a withdrawal also asks for a poll of git.
 	Ref string
 	// Commit is the commit that Ref must resolve to; "" for any. It needs a Ref.
 	Commit string
 	// Unless is a commit: the request is valid only while the ref of the spec resolves to it. It needs a Ref.
 	Unless string
-	// By is the name of a sender.
+	// By is the name of a sender. Only a withdrawal needs none.
 	By string
 	// For describes what the request belongs to. It needs a Ref.
 	For string
@@ -41,9 +41,9 @@ type Request struct {
 	Force bool
 	// ConfirmDeletion is the commit whose mass deletion is approved, or its first digits.
 	ConfirmDeletion string
-	// UID of the object that the request is meant for; "" is the object that has the name at the time of the write.
+	// UID of the object that the request is meant for; "" is the object that has the name when it is read first.
 	UID types.UID
-	// Decider, if not nil, decides again for the object that is written, in place of the fields above.
+	// Decider, if not nil, decides again for the object that is written. Its Request then counts in place of the fields above, except UID.
 	Decider Decider
 }
 
@@ -70,8 +70,8 @@ const (
 // Answer is the result for the sender.
 type Answer struct {
 	Outcome Outcome
-	// Ref is the requested ref, or the desired ref at that time if the request named none. If the object desires another ref,
-	// the request was carried out once and has been replaced since.
+	// Ref is the requested ref, or the desired ref at that time if the request named none and was written. If the object desires another
+	// ref than the requested one, the request was carried out once and has been replaced since.
 	Ref string
 	// At is the current value of stoker.io/requested-at, which the gateways must handle.
 	At string
@@ -155,7 +155,7 @@ func (r *Request) writeRef(write map[string]*string, q desiredref.Inputs, at str
 	return nil
 }
 
-// plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
+// plan returns the annotations to write (nil removes one) and the answer. The map is nil if there is nothing to write. It is pure.
 func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string, Answer, error) {
 	if r.Withdraw {
 		return withdraw(o, r.ID, now)

@@ -20,8 +20,9 @@ const (
 	commitB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 )
 
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 5, time.UTC)
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 5, time.UTC) // with a nanosecond part, which stamps must keep
 
+// plant returns the GatewaySync plant, whose spec has this ref.
 func plant(ref string) *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Name, gs.Generation = "plant", 1
@@ -144,7 +145,8 @@ func TestRequestForSpecRefEndsOverride(t *testing.T) {
 	assert.NotContains(t, gs.Annotations, v1alpha1.AnnotationRequestedUnless)
 }
 
-func TestHintKeepsRequest(t *testing.T) {
+// A request without a ref only asks for a poll of git.
+func TestPollKeepsRequest(t *testing.T) {
 	gs := plant("main")
 	ask(t, gs, Request{Ref: "v2", By: "kargo"})
 	at := gs.Annotations[v1alpha1.AnnotationRequestedAt]
@@ -177,6 +179,7 @@ func TestOlderPromotionIsSuperseded(t *testing.T) {
 
 // Kargo's clock was ahead for one promotion. Later promotions must still be accepted, and their order must hold again.
 func TestFuturePromotionTime(t *testing.T) {
+	// ahead returns the id of a promotion that Kargo dates d after noon. n tells promotions of one time apart.
 	ahead := func(d time.Duration, n int) string {
 		stamp, ms := "", noon.Add(d).UnixMilli()
 		for range 10 {
@@ -217,11 +220,11 @@ func TestRepeatAfterOwnRequest(t *testing.T) {
 	}
 	assert.Equal(t, before, gs.Annotations)
 	for n := range keptIDs - 2 {
-		require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: fmt.Sprint("look-", n)}).Outcome)
+		require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: fmt.Sprint("poll-", n)}).Outcome)
 	}
 	assert.True(t, Taken(gs, "argocd", forth.ID))
 	require.Equal(t, Unchanged, ask(t, gs, forth).Outcome, "the last ids must be remembered")
-	require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: "one-more-look"}).Outcome)
+	require.Equal(t, Set, ask(t, gs, Request{By: "argocd", ID: "one-more-poll"}).Outcome)
 	assert.False(t, Taken(gs, "argocd", forth.ID), "older ids must be dropped")
 	assert.True(t, Taken(gs, "argocd", back.ID))
 }
@@ -240,7 +243,7 @@ func TestFollowedTagsAreBounded(t *testing.T) {
 	for n := range 9 {
 		ask(t, gs, Request{Ref: fmt.Sprintf("%0250d", n), By: "github", Follows: true})
 	}
-	assert.Len(t, Followed(gs), 4)
+	assert.Len(t, Followed(gs), 4, "four tags of 250 bytes fit into keptChars")
 	assert.LessOrEqual(t, len(gs.Annotations[v1alpha1.AnnotationRequestedTags]), keptChars)
 	gs.Annotations[v1alpha1.AnnotationRequestedTags] = strings.Repeat("x ", maxIDs)
 	assert.Empty(t, Followed(gs))

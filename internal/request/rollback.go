@@ -18,13 +18,13 @@ var ErrTooEarly = errors.New("the desired ref is not resolved yet")
 // ErrNothingGood means that no commit has run on all gateways yet, so that there is no commit to go back to.
 var ErrNothingGood = errors.New("no commit has run on all its gateways yet: there is nothing to go back to")
 
-// minPrefix is the number of digits that identify a commit of the history.
+// minPrefix is how many digits a commit of the history must have at least to be identified.
 const minPrefix = 7
 
 // Rollback requests the last good commit, or the commit of the history that starts with to. If the ref of the spec led to the current
 // commit, the request is valid only until that ref moves on. A rollback to what is desired already changes nothing. With failed, it also
-// changes nothing if another commit than failed is desired by now, because that one may be good; if the lead has not resolved the desired
-// ref yet, the error is ErrTooEarly.
+// changes nothing if another commit than failed is desired by now, because that one may be good. If the lead has not resolved the desired
+// ref yet, the error wraps ErrTooEarly.
 func (s *Setter) Rollback(ctx context.Context, namespace, name, failed, to, by, id string) (Answer, error) {
 	if err := (Request{By: by, ID: id}).Check(); err != nil {
 		return Answer{}, err
@@ -146,7 +146,7 @@ func commitToRestore(status desiredref.RefStatus, to string) (string, error) {
 	return found, nil
 }
 
-// history returns the commits of the history.
+// history returns the last good commit, if there is one, and the commits of the history.
 func history(status desiredref.RefStatus) []v1alpha1.CommitRecord {
 	list := status.History
 	if g := status.LastGood; g != nil {

@@ -69,8 +69,9 @@ func Replaced(o v1alpha1.Requestable, uid types.UID) error {
 	return fmt.Errorf("%w: %w", apierrors.NewNotFound(kind.Resource().GroupResource(), o.GetName()), ErrReplaced)
 }
 
-// Ask carries out a request. Repeating it changes nothing. The error is the API server's, the Decider's, an *InvalidError, or
-// the context's.
+// Ask carries out a request. Repeating one with an ID changes nothing; repeating one without only asks for another poll of git if its ref is
+// desired already. An *InvalidError means that the sender must change the request, and ErrReplaced that its object is gone. Other errors come
+// from the API server, the Decider or the context.
 func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (Answer, error) {
 	if err := r.Check(); err != nil {
 		return Answer{}, err
@@ -84,7 +85,7 @@ func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (An
 	})
 }
 
-// Pause pauses or resumes an object. It writes an annotation, which no GitOps tool reverts.
+// Pause pauses the object, or resumes it if pause is false. It writes an annotation, which no GitOps tool reverts.
 func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) (Answer, error) {
 	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt]}
@@ -146,7 +147,7 @@ func hasGateway(gs *v1alpha1.GatewaySync, matches func(name string) bool) bool {
 }
 
 // Retry requests the target commit again: gateways that rolled it back or restored a snapshot deliver it, and an aborted rollout begins
-// again.
+// again. Without any of these it fails.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}

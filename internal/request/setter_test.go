@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// served creates a GatewaySync on an API server.
+// served creates the GatewaySync plant on an API server, and returns a client and the namespace.
 func served(t *testing.T) (dynamic.Interface, string) {
 	t.Helper()
 	return servedBy(t, kubetest.Objects(t))
@@ -145,7 +145,7 @@ func TestAPIServerRequestForReplacedObject(t *testing.T) {
 	for i, r := range []Request{
 		{By: "generic", Decider: &deciding{recreate}},      // replaced during the write
 		{Ref: "v2", By: "generic", UID: first.GetUID()},    // replaced before
-		{By: "generic", ID: "hint-1", UID: first.GetUID()}, // a hint is refused as well
+		{By: "generic", ID: "poll-1", UID: first.GetUID()}, // a request without a ref is refused as well
 	} {
 		_, err := s.Ask(t.Context(), namespace, "plant", r)
 		assert.ErrorIs(t, err, ErrReplaced, i)
@@ -237,10 +237,10 @@ func TestNothingToRollBack(t *testing.T) {
 		to     string
 		change func(*v1alpha1.GatewaySync)
 	}{
-		"no commit to return to": {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
-		"desired commit":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
-		"capital digits":         {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
-		"commit that is blocked": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
+		"no commit to return to":        {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Commit = "" }},
+		"desired commit":                {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Commit = commitA }},
+		"desired ref in capitals":       {"", func(gs *v1alpha1.GatewaySync) { gs.Status.Outcome.Ref = strings.ToUpper(commitA) }},
+		"commit of the ref of the spec": {commitA, func(gs *v1alpha1.GatewaySync) { gs.Status.Rollback.Unless = commitA }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := failing()
@@ -324,7 +324,7 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 	asked := func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v4", v1alpha1.AnnotationRequestedAt: "2026-01-02T12:00:00Z"}
 	}
-	looked := func(ref, commit string) func(*v1alpha1.GatewaySync) {
+	handled := func(ref, commit string) func(*v1alpha1.GatewaySync) {
 		return func(gs *v1alpha1.GatewaySync) {
 			asked(gs)
 			answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeFailed, Ref: ref, Commit: commit})
@@ -339,9 +339,9 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 		"another ref requested":              {asked, false, true},
 		"poll requested":                     {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00Z") }, false, true},
 		"another commit in the spec":         {func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = other, 2 }, false, true},
-		"requested ref is another commit":    {looked("v4", other), false, false},
-		"requested ref is the failed commit": {looked("v4", commitB), true, false},
-		"requested ref is invalid":           {looked("", ""), false, false},
+		"requested ref is another commit":    {handled("v4", other), false, false},
+		"requested ref is the failed commit": {handled("v4", commitB), true, false},
+		"requested ref is invalid":           {handled("", ""), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := failing()

@@ -32,7 +32,7 @@ const (
 	Overtaken   Phase = "Superseded"
 )
 
-// Verdict is the outcome of a GatewaySync as a reader may rely on it.
+// Verdict is the outcome of a GatewaySync or ConfigSync as a reader may rely on it.
 type Verdict struct {
 	Phase    Phase           `json:"phase"`
 	Ref      string          `json:"ref"`
@@ -42,7 +42,7 @@ type Verdict struct {
 	Message  string          `json:"message"`
 	// Rollout is how far the rollout in steps is; nil if all gateways change at once.
 	Rollout *v1alpha1.RolloutStatus `json:"rollout,omitempty"`
-	// Behind lists the gateways that do not run the commit yet.
+	// Behind lists the gateways with a row in the status that do not run the commit yet.
 	Behind []Behind `json:"behind,omitempty"`
 	// Since is when an agent last led; zero if unknown or if the reason is not AgentsAway.
 	Since time.Time `json:"-"`
@@ -66,8 +66,8 @@ type Behind struct {
 }
 
 // Read returns the outcome of gs, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that does not
-// describe the current spec and request, or that no agent confirms, never counts as done. target holds the lock of the lead; nil
-// if it was not read: then only the age of the status shows whether an agent leads.
+// describe the current spec and request never counts as done, and one that no agent confirms never as Succeeded. target holds the lock of the
+// lead; nil if it was not read: then only the age of the status shows whether an agent leads.
 func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now time.Time) Verdict {
 	v, answered := pendingVerdict(gs, ref)
 	o := gs.Status.Outcome
@@ -198,7 +198,8 @@ func TargetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySyn
 }
 
 // LeadGone reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
-// within seconds. If target is nil, because it was not read, the age of the status decides.
+// within seconds. A status that is too old shows it, too, whatever the lock says. If target is nil, because it was not read, only the age of
+// the status decides.
 func LeadGone(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, gone bool) {
 	confirmed := gs.Status.Confirmed(now)
 	if at := gs.Status.ConfirmedAt; at != nil && !at.After(now) {

@@ -90,7 +90,7 @@ func TestReadWithoutLead(t *testing.T) {
 	released := led(time.Second)
 	released.Spec.Lead.Holder = ""
 	for name, c := range map[string]struct {
-		confirmed time.Duration
+		confirmed time.Duration // how long before noon an agent confirmed the status
 		target    *v1alpha1.SyncTarget
 		done      bool
 	}{
@@ -222,13 +222,13 @@ func TestReadLock(t *testing.T) {
 		phase v1alpha1.OutcomePhase
 		there []runtime.Object
 		want  Phase
-		asked int
+		asked int // requests to the API server
 	}{
-		"an agent leads":      {v1alpha1.OutcomeSucceeded, []runtime.Object{lock("line-0_1")}, Succeeded, 1},
-		"no agent leads":      {v1alpha1.OutcomeSucceeded, []runtime.Object{lock("")}, Progressing, 1},
-		"no agent ever led":   {v1alpha1.OutcomeSucceeded, nil, Progressing, 1},
-		"not done":            {v1alpha1.OutcomeProgressing, nil, Progressing, 0},
-		"failed: no requests": {v1alpha1.OutcomeFailed, nil, Failed, 0},
+		"an agent leads":    {v1alpha1.OutcomeSucceeded, []runtime.Object{lock("line-0_1")}, Succeeded, 1},
+		"no agent leads":    {v1alpha1.OutcomeSucceeded, []runtime.Object{lock("")}, Progressing, 1},
+		"no agent ever led": {v1alpha1.OutcomeSucceeded, nil, Progressing, 1},
+		"not done":          {v1alpha1.OutcomeProgressing, nil, Progressing, 0},
+		"failed":            {v1alpha1.OutcomeFailed, nil, Failed, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := client(c.there...)

@@ -75,7 +75,7 @@ func (r *replaced) drop(id string) bool {
 	return false
 }
 
-// text returns the annotation, or nil if it says nothing. While it is too long, it omits the oldest request.
+// text returns the annotation, or nil if there is nothing to record. While it is too long, it omits the oldest request.
 func (r *replaced) text() (*string, error) {
 	for {
 		if r == nil || r.ID == "" && r.Ref == "" {
@@ -118,7 +118,7 @@ func (w *withdrawal) Decide(o v1alpha1.Requestable) (Request, string, error) {
 }
 
 // withdraw returns the annotations to write (nil removes one) to end the request in force, if it is the one with this id, and no gateway
-// has taken it. "" is the id of any request. It is pure.
+// has taken it. "" is the id of any request. If the one with this id was replaced, withdraw only makes sure that it cannot come back. It is pure.
 func withdraw(o v1alpha1.Requestable, id string, now time.Time) (map[string]*string, Answer, error) {
 	q := desiredref.InputsOf(o)
 	have := q.Annotations

@@ -231,9 +231,9 @@ func TestApprove(t *testing.T) {
 		"aborted":                    {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Phase = v1alpha1.RolloutAborted }), says: "stoker retry plant"},
 		"another commit":             {rollout: &waiting, waits: "prod", commit: commitB, says: "the rollout is of commit " + commitA + " and not of " + commitB},
 		"no such stage":              {rollout: &waiting, waits: "prod", stage: "test", says: `has no stage "test": its stages are dev, prod`},
-		"no such stage waits":        {rollout: &waiting, waits: "window", says: `has no stage "window"`},
-		"two approvals wait":         {rollout: &waiting, waits: "window@" + commitA + ",prod", says: "has no stage"},
-		"status without stage":       {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
+		"waiting stage unknown":      {rollout: &waiting, waits: "window", says: `has no stage "window"`},
+		"forged list of approvals":   {rollout: &waiting, waits: "window@" + commitA + ",prod", says: "has no stage"},
+		"rollout without a commit":   {rollout: with(func(r *v1alpha1.RolloutStatus) { r.Commit = "x" }), says: "nothing waits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")

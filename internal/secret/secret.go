@@ -13,8 +13,8 @@ const redacted = "REDACTED"
 // String is a secret text. Every way of printing it (all format verbs, slog, JSON, YAML, text) gives REDACTED;
 // only Reveal gives the value, so that a search for Reveal finds each place where a secret is used.
 //
-// The value is behind a function, because fmt calls no method of an unexported field of another type, and
-// prints its memory instead.
+// The value is behind a function, because fmt calls no method of an unexported field of another type, and prints the content of its fields
+// instead. Of a function, that is only an address.
 type String struct{ reveal func() string }
 
 // Redact replaces the secrets in a text. Call it before the text is cut or escaped: a secret that is cut or escaped is not found.
@@ -38,7 +38,7 @@ func (s String) Reveal() string {
 	return s.reveal()
 }
 
-// Empty reports whether there is no secret at all.
+// Empty reports whether the value is empty.
 func (s String) Empty() bool { return s.Reveal() == "" }
 
 func (s String) String() string { return redacted }

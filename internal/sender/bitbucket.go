@@ -69,7 +69,8 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 	return r, nil
 }
 
-// bitbucketDataCenterBody has the fields of a repo:refs_changed event that the parser reads. Older versions send no links.
+// bitbucketDataCenterBody has the fields of repo:refs_changed and mirror:repo_synchronized events that the parser reads. Older versions send
+// no links.
 type bitbucketDataCenterBody struct {
 	Changes list[struct {
 		Ref struct {

@@ -72,7 +72,7 @@ func TestR2MissingOrMistypedFields(t *testing.T) {
 			cases++
 			changed, err := json.Marshal(body)
 			require.NoError(t, err)
-			if _, other := given.(string); other && given != "" { // another string is a different delivery
+			if _, other := given.(string); other && given != "" { // another string is a different delivery, which must not request zeros
 				got, err := Parse(d.header(), changed)
 				require.True(t, err != nil || got.Ref != nothingID && !slices.ContainsFunc(got.Refs, func(r string) bool { return strings.HasSuffix(r, nothingID) }) || d.Want.Kind == KindPush, what)
 				return
@@ -91,7 +91,7 @@ func TestR2MissingOrMistypedFields(t *testing.T) {
 	assert.Greater(t, cases, 5000)
 }
 
-// everyField changes each value in turn and restores it.
+// everyField removes each value in turn, replaces it by each of the others, and restores it. It calls try after each change.
 func everyField(value any, path string, others []any, try func(what string, given any)) {
 	name := func(o any) string {
 		b, _ := json.Marshal(o)

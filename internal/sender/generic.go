@@ -15,10 +15,11 @@ import (
 // They are raw to distinguish a missing field from null or a number: a template may render an empty ref, or 1.10 as 1.1, and both must
 // be rejected.
 type genericBody struct {
-	Ref         json.RawMessage `json:"ref"`
-	Commit      json.RawMessage `json:"commit"`
-	ID          json.RawMessage `json:"id"`
-	Source      json.RawMessage `json:"source"`
+	Ref    json.RawMessage `json:"ref"`
+	Commit json.RawMessage `json:"commit"`
+	ID     json.RawMessage `json:"id"`
+	Source json.RawMessage `json:"source"`
+	// Fields that every event of Azure DevOps has.
 	EventType   json.RawMessage `json:"eventType"`
 	PublisherID json.RawMessage `json:"publisherId"`
 	// Fields of a Kargo promotion, for display only.

@@ -1,6 +1,6 @@
 // Package sender parses the deliveries of the programs that send requests: git hosts, Argo CD, Kargo and scripts. It does no I/O and
-// does not trust a delivery: the caller compares the Request with the GatewaySync. No parser returns an address to connect to, or
-// a commit of a git host to run.
+// does not trust a delivery: the caller compares the Request with the GatewaySync. The addresses in a Request are only for that, and not to
+// connect to. No parser returns a commit that a git host sent.
 package sender
 
 import (
@@ -66,7 +66,7 @@ func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprint
 // maxRefs bounds each list of a delivery, maxRef the bytes of a ref. Hosts send fewer and shorter ones.
 const maxRefs, maxRef = 1000, 1024
 
-// Parse parses a delivery. The error is an *InvalidError.
+// Parse parses a delivery. The error is an *InvalidError, and then the Request has only the Sender.
 func Parse(h http.Header, body []byte) (Request, error) {
 	if !utf8.Valid(body) {
 		return Request{}, invalid("the body is not UTF-8")
@@ -86,7 +86,7 @@ func Parse(h http.Header, body []byte) (Request, error) {
 }
 
 // CutObject returns the JSON object of a body that was cut, without its last, incomplete member. Hosts that send long lists of commits send them
-// after what matters.
+// after what matters. A body that is not an object is returned as it is.
 func CutObject(body []byte) []byte {
 	members := json.NewDecoder(bytes.NewReader(body))
 	var object bytes.Buffer
@@ -129,7 +129,7 @@ func decode(h http.Header, body []byte, into any) error {
 	return nil
 }
 
-// list is a list of at most maxRefs items. It stops at the limit, because small items take far more memory than their text.
+// list is a list of at most maxRefs items. Decoding more fails at the limit, because small items take far more memory than their text.
 type list[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -257,8 +257,8 @@ const (
 	basic        = "`Authorization: Basic …`"
 )
 
-// All returns all senders. The first one with a header of a delivery is its sender. Gitea and Forgejo also send the header of GitHub,
-// so they come first.
+// All returns all senders. The first one with a header of a delivery is its sender; without any of the headers, it is generic. Gitea and
+// Forgejo also send the header of GitHub, so they come first.
 func All() []Sender {
 	return []Sender{
 		{"gitea", []string{"X-Forgejo-Event", "X-Gitea-Event"}, signature, "push, create, release (Gitea and Forgejo)", parseGitea},

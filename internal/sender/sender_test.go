@@ -117,7 +117,7 @@ func TestBodyErrors(t *testing.T) {
 		"not UTF-8":               {nil, "{\"ref\": \"\xff\"}", "UTF-8"},
 		"event header is missing": {nil, `{"ref":"refs/heads/main","repository":{}}`, "git host"},
 		"no address":              {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}`, "clone_url"},
-		"a short ref":             {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
+		"no full ref name":        {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
 		"truncated object":        {nil, `{"ref": "x"`, "unexpected end"},
 		"two bodies":              {nil, `{} {}`, "after top-level value"},
 		"a commit without a ref":  {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "commit is set without ref"},
@@ -234,6 +234,7 @@ func TestDocumentedSenders(t *testing.T) {
 	assert.Equal(t, table, is, "run go test ./internal/sender -update")
 }
 
+// check parses a delivery, and fails the test if the error or the Request is not as callers rely on it.
 func check(t *testing.T, h http.Header, body []byte) {
 	t.Helper()
 	r, err := Parse(h, body)

@@ -16,11 +16,11 @@ import (
 	"stoker.io/stoker/internal/limit"
 )
 
-// maxHeader is the largest request header; no route needs more.
+// maxHeader is the largest request header in bytes; no route needs more.
 const maxHeader = 16 << 10
 
 // maxAddressConnections limits the open connections of one address, unless Bounds says otherwise. API servers, kubelets and Prometheus
-// need a few each. There is no limit for all addresses together: idle connections of many would keep probes waiting.
+// need a few each. There is no limit for all addresses together: with one, idle connections of many addresses would keep probes waiting.
 const maxAddressConnections = 128
 
 // drain is how long requests may take to finish on shutdown unless Bounds says otherwise.
@@ -102,7 +102,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Run serves until ctx is done, then gives open requests time to finish.
+// Run serves until ctx is done, gives open requests time to finish, and closes the server. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {

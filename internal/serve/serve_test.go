@@ -83,7 +83,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 				_, err := c.Read(make([]byte, 1))
 				return !errors.Is(err, os.ErrDeadlineExceeded)
 			}
-			for range 128 {
+			for range 128 { // the limit, which is not exported
 				defer dial("127.0.0.2").Close()
 			}
 			more, other := dial("127.0.0.2"), dial("127.0.0.3")

@@ -34,10 +34,10 @@ func TestReturningAgentsSendNoEvents(t *testing.T) {
 		s.Reports[i].OwnerReferences[0].UID = p.UID
 	}
 	shows(t, s.after(time.Minute).write(), "Ready=True/Synced")
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 }
 
-// A rollout restarts the only pod while a request is pending. A wave must not pass before the gateway is back.
+// The only pod restarts while a request is pending. A wave of Argo CD that waits for the request must not end before the gateway is back.
 func TestRequestDuringRestart(t *testing.T) {
 	s := synced(t, 1)
 	s.ends(0, true)
@@ -51,7 +51,7 @@ func TestRequestDuringRestart(t *testing.T) {
 	assert.Equal(t, "Pending/AgentsAway its pod ends", string(row.SyncStatus)+"/"+string(row.Reason)+" "+row.Message)
 	assert.Equal(t, commitA, row.SyncedCommit, "the row keeps the commit on the disk")
 	assert.Equal(t, commitA, st.LastGood.Commit)
-	assert.Empty(t, s.told()[1:], "the only Event must be that of the new commit")
+	assert.Empty(t, s.sent()[1:], "the only Event must be that of the new commit")
 	began := s.Now
 	assert.WithinDuration(t, began.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0)
 
@@ -73,7 +73,7 @@ func TestRequestDuringRestart(t *testing.T) {
 	st = s.write()
 	shows(t, st, "Ready=True/Synced")
 	assert.Equal(t, "t1", st.LastHandledRequest)
-	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.sent())
 }
 
 func TestLostGateways(t *testing.T) {
@@ -144,14 +144,14 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 	shows(t, st, "Ready=Unknown/ProgressDeadlineExceeded Stalled=True/ProgressDeadlineExceeded")
 	assert.Equal(t, "t1", st.LastHandledRequest, "the request must be abandoned at the deadline")
 	assert.Len(t, st.DiscoveredGateways, 1)
-	assert.Equal(t, []string{"SyncFailed"}, s.told())
+	assert.Equal(t, []string{"SyncFailed"}, s.sent())
 	assert.WithinDuration(t, went.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "the next check must be when the gateways may be gone")
 
 	s.Pods = pods
 	st = s.after(time.Minute).write()
 	shows(t, st, "Ready=False/ProgressDeadlineExceeded", "a short absence must not make the fleet empty")
 	assert.Empty(t, st.LastHandledRequest, "no gateway has handled the request")
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 	s.Pods = nil
 	went = s.Now
 	s.write()
@@ -160,7 +160,7 @@ func TestGatewaysGoneAtDeadline(t *testing.T) {
 	shows(t, s.after(time.Second).write(), "Ready=Unknown/NoGateways")
 }
 
-// No caller waits for an abandoned request any longer. Otherwise agents that come and go would restart the wait each time.
+// An abandoned request counts as handled until git is polled for it. Otherwise agents that come and go would restart the wait each time.
 func TestAbandonedRequestUntilPoll(t *testing.T) {
 	s := synced(t, 1)
 	s.moves(commitB)
@@ -184,8 +184,8 @@ func TestAbandonedRequestUntilPoll(t *testing.T) {
 	assert.Equal(t, "t1", s.write().LastHandledRequest)
 }
 
-// The injector gives up a request if there is no agent. Neither the next lead nor any gateway has dealt with that request.
-func TestAbandonedRequestStays(t *testing.T) {
+// The injector gives up a request if there is no agent. When agents return, the request counts as handled only after every gateway has handled it.
+func TestReturningAgentsReopenRequest(t *testing.T) {
 	for name, ready := range map[string]v1alpha1.Reason{"no agents": v1alpha1.ReasonNoGateways, "no answer by the deadline": v1alpha1.ReasonProgressDeadlineExceeded,
 		"agents away": v1alpha1.ReasonAgentsAway} {
 		t.Run(name, func(t *testing.T) {
@@ -209,12 +209,13 @@ func TestAbandonedRequestStays(t *testing.T) {
 	}
 }
 
+// tries makes a gateway report that it has begun another attempt.
 func (s *scene) tries(i int) {
 	s.fails(i, v1alpha1.ReasonProgressing, "")
 	s.report(i).Phase = v1alpha1.GatewaySyncing
 }
 
-// Each attempt takes more than a second, so that each is reported.
+// Each attempt takes more than a second, so its beginning is reported, too.
 func TestRepeatedFailureIsOneEvent(t *testing.T) {
 	for _, c := range []struct {
 		reason, another v1alpha1.Reason
@@ -229,16 +230,16 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 			s := synced(t, 1)
 			s.moves(commitB)
 			s.write()
-			var told []string
+			var sent []string
 			for range 5 {
 				s.tries(0)
 				s.after(time.Second).write()
-				told = append(told, s.told()...)
+				sent = append(sent, s.sent()...)
 				s.after(time.Second).fails(0, c.reason, "as before")
 				s.write()
-				told = append(told, s.told()...)
+				sent = append(sent, s.sent()...)
 			}
-			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, told)
+			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, sent)
 
 			s.tries(0)
 			st := s.write()
@@ -250,15 +251,15 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 			// Another lead knows only the status.
 			s.fails(0, c.another, "something else")
 			s.write()
-			assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told())
+			assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.sent())
 			s.tries(0)
 			s.write()
 			s.takes(0)
 			s.write()
-			assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.told())
+			assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted"}, s.sent())
 			s.fails(0, c.reason, "once more")
 			s.write()
-			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, s.told(), "a failure after a success needs an Event")
+			assert.Equal(t, []string{"gw-0-0: " + c.event, c.event}, s.sent(), "a failure after a success needs an Event")
 		})
 	}
 }
@@ -274,7 +275,7 @@ func TestNewCommitClearsFailure(t *testing.T) {
 	shows(t, st, "Ready=False/Progressing Stalled=")
 	s.fails(0, v1alpha1.ReasonTemplateFailed, "x")
 	s.write()
-	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.told(), "a failure of another commit needs an Event")
+	assert.Equal(t, []string{"gw-0-0: SyncFailed", "SyncFailed"}, s.sent(), "a failure of another commit needs an Event")
 }
 
 func TestAbsenceSince(t *testing.T) {
@@ -296,9 +297,9 @@ func TestAbsenceSince(t *testing.T) {
 		asked    string
 		since    time.Duration // before noon
 		work     time.Duration // before the absence
-		deadline time.Duration
-		late     bool // the deadline of the work has passed
-		over     bool // the deadline of the absence has passed
+		deadline time.Duration // of the spec; 0 means the default
+		late     bool          // the deadline of the work has passed
+		over     bool          // the deadline of the absence has passed
 	}{
 		{name: "no absence"},
 		{name: "agents were working", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressing, 3), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonProgressing, 3)}, work: 3 * time.Minute},

@@ -110,7 +110,7 @@ func (f *facts) requestUnanswered() bool {
 	return f.Ref.Err != nil && at != "" && failed && f.Target.RequestedAt != at
 }
 
-// describeTarget returns the target as text: the ref and the commit.
+// describeTarget returns the target as text: the ref and the commit, or only the commit if the ref is that commit.
 func (f *facts) describeTarget() string {
 	if strings.HasPrefix(f.Target.Commit, f.Target.Ref) {
 		return syntax.ShortCommit(f.Target.Commit)

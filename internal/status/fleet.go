@@ -202,7 +202,7 @@ func (rows fleet) keepFailureReasons(last *v1alpha1.GatewaySyncStatus) {
 	}
 }
 
-// failed reports whether a gateway failed or waits, or retries after that.
+// failed reports whether a gateway failed or is held, other than by a pause, a dry run or a planned wait, or retries after that.
 func failed(g *v1alpha1.DiscoveredGateway) bool {
 	switch g.SyncStatus {
 	case v1alpha1.GatewayError, v1alpha1.GatewayHeld, v1alpha1.GatewaySyncing:

@@ -83,16 +83,16 @@ func (f *fleetLife) step(b [4]byte) {
 		gs.Generation++
 	case 2: // the lead follows the spec
 		f.tells(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Ref = gs.Generation, f.Ref.Desired.Ref })
-	case 3:
+	case 3: // the ref has another commit, or none is known
 		f.moves(lifeCommits[pick(3)])
 		f.Ref.Polled, f.Ref.Err = true, nil
-	case 4:
+	case 4: // another ref is desired
 		f.Ref.Desired.Ref = lifeRefs[pick(3)]
 		f.Ref.Desired.Override = b[2]&1 == 1
-	case 5:
+	case 5: // a poll of git fails
 		reason := v1alpha1.Reasons[int(b[2])%len(v1alpha1.Reasons)].Reason
 		f.Ref.Err, f.Ref.Polled = failure.New(reason, "try %d", b[3]), true
-	case 6:
+	case 6: // a poll begins or succeeds
 		f.Ref.Err, f.Ref.Polled, f.Ref.Polling = nil, b[1]&1 == 1, b[1]&2 == 2
 	case 7: // a new gateway, or another pod of a known one
 		if len(f.Pods) < 12 {
@@ -105,7 +105,7 @@ func (f *fleetLife) step(b [4]byte) {
 				p.Annotations[v1alpha1.AnnotationCRName] = []string{"site", "other", ""}[b[3]%3]
 			}
 		}
-	case 8:
+	case 8: // a pod ends, or one runs again
 		if len(f.Pods) > 0 {
 			p := &f.Pods[pick(len(f.Pods))]
 			p.Ended = b[2]&1 == 1
@@ -147,19 +147,19 @@ func (f *fleetLife) step(b [4]byte) {
 				f.replace(r)
 			}
 		}
-	case 13:
+	case 13: // syncing is paused or resumed, proposals are turned on or off
 		f.GatewaySync.Spec.Paused = b[1]&1 == 1
 		f.GatewaySync.Spec.Bidirectional = nil
 		if b[2]&1 == 1 {
 			f.GatewaySync.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true}
 		}
-	case 14:
+	case 14: // a request is answered
 		at := "at-" + string(rune('a'+b[1]%4))
 		f.Ref.Desired.RequestedAt, f.Ref.Answered = at, at
 		if b[2]&1 == 1 {
 			f.tells(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = at })
 		}
-	case 15:
+	case 15: // the spec becomes valid or invalid, and has another repository
 		f.Invalid = nil
 		if b[1]&1 == 1 {
 			f.Invalid = failure.New(v1alpha1.ReasonProfilesInvalid, "spec.sync: wrong")
@@ -211,7 +211,7 @@ func TestStatusInAnyOrder(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, ready, 5*seeds/8, "too few fleets were ready")
+	require.Greater(t, ready, 5*seeds/8, "too few statuses were ready")
 }
 
 // C2: summarizing never fails, whatever SyncReports, SyncTarget and status the cluster contains.

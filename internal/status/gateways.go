@@ -19,7 +19,7 @@ import (
 const (
 	maxGatewayHistory = 10
 	maxProjects       = 32
-	maxScan           = 256
+	maxScan           = 256 // bytes of the result of a scan
 	maxNotes          = 8
 	maxNote           = 256 // bytes of a note
 )
@@ -43,8 +43,8 @@ type gateway struct {
 }
 
 // gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents, and terminating pods
-// whose gateway no live pod replaces. With rollout it returns all of those. Otherwise it leaves out a gateway that ran the target until
-// its pod was deleted, so that removing a gateway changes nothing. It ignores reports without a pod.
+// with an agent whose gateway no live pod replaces. With rollout it returns all of those. Otherwise it leaves out a gateway that ran the target until
+// its pod was deleted, so that removing a gateway changes nothing. Without any live pod it returns none. It ignores reports without a pod.
 func gateways(s *Seen, rollout bool) fleet {
 	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))
 	for _, r := range s.Reports {
@@ -86,7 +86,7 @@ func gateways(s *Seen, rollout bool) fleet {
 			if _, ok := index[g.Name]; !ok {
 				index[g.Name] = len(out)
 				g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
-				if !rollout || g.Reason != v1alpha1.ReasonPaused && g.Reason != v1alpha1.ReasonDryRun { // a rollout leaves out these reasons
+				if !rollout || g.Reason != v1alpha1.ReasonPaused && g.Reason != v1alpha1.ReasonDryRun { // a rollout leaves out gateways with these reasons
 					g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, "its pod is terminating"
 				}
 				out = append(out, g)

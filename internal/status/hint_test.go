@@ -31,7 +31,7 @@ func TestReadyDuringGitOutage(t *testing.T) {
 	shows(t, s.write(), "Ready=True/Synced", "a new request must not make a fleet unready before git was polled")
 }
 
-// A wave, a Job or an operator waits for the answer to a request, and none of them should wait forever.
+// A wave of Argo CD, a Job or an operator waits for the answer to a request, and none of them should wait forever.
 func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 	s := synced(t, 2)
 	s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused")
@@ -47,7 +47,7 @@ func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 		shows(t, st, "AllGatewaysSynced=True/Synced", "the gateways still run the target")
 		assert.Equal(t, "2/2", st.GatewaysReady)
 		assert.Empty(t, st.LastHandledRequest)
-		assert.Empty(t, s.told(), at)
+		assert.Empty(t, s.sent(), at)
 		assert.WithinDuration(t, s.Now.Add(v1alpha1.DefaultProgressDeadline), s.last.Again, 0, "each request must have its own deadline")
 		s.Ref.Polled = false // a new lead starts
 		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
@@ -57,7 +57,7 @@ func TestRequestDeadlineDuringGitOutage(t *testing.T) {
 		assert.Equal(t, "False/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionReady), at)
 		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled), at)
 		assert.Contains(t, messageOf(st, v1alpha1.ConditionStalled), "GitUnreachable: refused")
-		assert.Equal(t, []string{"SyncFailed"}, s.told(), at)
+		assert.Equal(t, []string{"SyncFailed"}, s.sent(), at)
 		before := *st
 		assert.Equal(t, before, *s.after(time.Hour).write(), at)
 		s.Ref.Polled = true
@@ -92,7 +92,7 @@ func TestLaterRequestsKeepDeadline(t *testing.T) {
 			began = c.LastTransitionTime.Time
 			assert.Less(t, s.Now.Sub(began), v1alpha1.DefaultProgressDeadline)
 		}
-		for range 4 {
+		for range 4 { // with the half minute before, about four minutes between two requests
 			st = s.after(time.Minute - 7*time.Second).write()
 			if condition(st, v1alpha1.ConditionStalled) != "" {
 				stalled++

@@ -11,8 +11,8 @@ import (
 // in the list, such as one of a newer agent, it returns "".
 func Next(r v1alpha1.Reason) string { return next[r] }
 
-// NextOf returns Next for a gateway of the GatewaySync name. If the state is held or retried, it also says when the agent asks again, and with
-// which command a user asks now.
+// NextOf returns Next for a gateway of the GatewaySync name. If a command ends the state, it also names that command. If the agent asks again
+// by itself, it says when, and with which command a user makes it ask now.
 func NextOf(name string, r v1alpha1.Reason) string {
 	says := next[r]
 	switch command, ok := now[r]; {

@@ -91,7 +91,7 @@ type counts struct {
 	behind     int      // all of them
 	setting    int      // see waitsForSetting
 	user, peer int      // for a user, or for the other node of a redundant pair
-	failed     int      // they do not wait
+	failed     int      // waiting does not help them
 	broken     *gateway // the first one that failed on the request
 }
 

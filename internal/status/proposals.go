@@ -171,7 +171,7 @@ func (rows fleet) countProposals() string {
 }
 
 // proposalEvents returns the events of one gateway's proposal. A gateway that was not known before may only have restarted, so it has
-// none. A push that takes less time than the lead needs to notice it has no event.
+// none. A pull request is reported as updated only if the lead saw the push under way.
 func (g *gateway) proposalEvents(was *v1alpha1.DiscoveredGateway) []Event {
 	if was == nil || g.proposal == nil {
 		return nil

@@ -148,7 +148,7 @@ func TestProposalOfTheRow(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, s.write().DiscoveredGateways[0].ProposalState)
 		s.Reports = report
 		s.write()
-		assert.NotContains(t, s.told(), "gw-0-0: PRCreated")
+		assert.NotContains(t, s.sent(), "gw-0-0: PRCreated")
 	})
 	t.Run("state survives in a very large fleet", func(t *testing.T) {
 		s := proposing(t, 1900)
@@ -241,6 +241,6 @@ func TestProposalEvents(t *testing.T) {
 	t.Run("not for a gateway that returns", func(t *testing.T) {
 		s := proposing(t, 2)
 		s.proposes(0, v1alpha1.ProposalOpen, "", "")
-		assert.NotContains(t, strings.Join(func() []string { s.write(); return s.told() }(), " "), "PRCreated")
+		assert.NotContains(t, strings.Join(func() []string { s.write(); return s.sent() }(), " "), "PRCreated")
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// OverSSH reports whether a repository uses ssh: ssh:// or user@host:path.
+// OverSSH reports whether a repository uses ssh: ssh://, or [user@]host:path.
 func OverSSH(repo string) bool {
 	if scheme, _, ok := strings.Cut(repo, "://"); ok {
 		return scheme == "ssh"

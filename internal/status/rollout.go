@@ -18,7 +18,7 @@ type Standing struct {
 	Label string
 	// Synced means that the gateway runs the target, verified.
 	Synced bool
-	// Stale means that the gateway ran an earlier revision of the target, verified, and has not reported about this one.
+	// Stale means that the gateway ran the commit of the target, verified, when it last reported, which was about an earlier revision.
 	Stale   bool
 	Phase   v1alpha1.GatewaySyncState
 	Reason  v1alpha1.Reason
@@ -30,7 +30,7 @@ type Standing struct {
 }
 
 // Standings returns the states of the gateways, sorted by name. A gateway that reports about an earlier target is Pending, and so is one
-// whose pod terminates, because the target may have broken it.
+// whose pod terminates, because the target may have broken it. A paused one keeps its state.
 func Standings(s Seen) []Standing {
 	rows := gateways(&s, true)
 	out := make([]Standing, len(rows))
@@ -74,7 +74,7 @@ func rolloutVerdict(f *facts) verdict {
 	return v
 }
 
-// rolloutEvents tells which stage began or failed.
+// rolloutEvents emits the Event of a stage that was opened, waits for an approval or failed.
 func rolloutEvents(f *facts, emit eventFunc) {
 	was, is := f.last.Rollout, f.Rollout
 	if is == nil || was != nil && was.Commit == is.Commit && was.Phase == is.Phase && was.Stage == is.Stage {

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// rolls sets how far the rollout of the target is, as the lead does. since is the beginning of the phase.
+// rolls sets how far the rollout of the target is, as the lead does. Its phase begins now.
 func (s *scene) rolls(phase v1alpha1.RolloutPhase, step int32, stage, message string) {
 	at := metav1.NewTime(s.Now)
 	s.Rollout = &v1alpha1.RolloutStatus{Commit: s.Target.Commit, From: commitA, Step: step, Steps: 3, Stage: stage, Phase: phase, Since: &at, Message: message}
@@ -31,7 +31,7 @@ func (s *scene) closed(gateways ...int) {
 	}
 }
 
-// canary returns a fleet whose first gateway may follow the second commit.
+// canary returns a fleet that runs commitA, and whose first gateway may follow commitB.
 func canary(t *testing.T) *scene {
 	s := synced(t, 3)
 	s.moves(commitB)
@@ -247,7 +247,7 @@ func TestApproval(t *testing.T) {
 			windows(s)
 			s.fails(1, v1alpha1.ReasonMaintenanceWindow, "waits")
 		}, window},
-		"a window for other settings": {func(s *scene) {
+		"a window before other settings of the commit": {func(s *scene) {
 			windows(s)
 			done(s)
 			s.fails(1, v1alpha1.ReasonMaintenanceWindow, "waits")

@@ -94,7 +94,7 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 func size(rows []v1alpha1.DiscoveredGateway) int {
 	b, err := json.Marshal(rows)
 	if err != nil {
-		return 1 << 30 // impossible: the rows hold only text and numbers
+		return 1 << 30 // impossible: every field of a row can be encoded
 	}
 	return len(b)
 }

@@ -36,7 +36,7 @@ type scene struct {
 	last   Summary
 }
 
-// newScene returns a GatewaySync with ref main at commitA, and n gateways that run it.
+// newScene returns a scene with a GatewaySync whose ref main is at commitA, and n gateways that run it.
 func newScene(t testing.TB, n int) *scene {
 	gs := &v1alpha1.GatewaySync{}
 	gs.Namespace, gs.Name, gs.UID, gs.Generation, gs.ResourceVersion = "plant", "site", "uid-site", 1, "1"
@@ -80,7 +80,7 @@ func (s *scene) pod(name string) *Pod {
 
 func (s *scene) report(i int) *v1alpha1.SyncReportStatus { return &s.Reports[i].Status }
 
-// fails makes a gateway report an error for the current target.
+// fails makes a gateway report an error for the current target, or that it is held if that is the class of the reason.
 func (s *scene) fails(i int, reason v1alpha1.Reason, message string) {
 	r := s.report(i)
 	r.Phase, r.Reason, r.Message, r.Commit = v1alpha1.GatewayError, reason, message, ""
@@ -169,8 +169,8 @@ func (s *scene) ends(i int, ends bool) { s.Pods[i].Ended, s.Pods[i].Ending = end
 
 func (s *scene) after(d time.Duration) *scene { s.Now = s.Now.Add(d); return s }
 
-// told lists the Events of the last summary as "Reason" or "pod: Reason".
-func (s *scene) told() []string {
+// sent lists the Events of the last summary as "Reason" or "pod: Reason".
+func (s *scene) sent() []string {
 	var out []string
 	for _, e := range s.events {
 		if e.Pod != nil {

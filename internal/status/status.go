@@ -1,8 +1,8 @@
-// Package status computes the status of a GatewaySync: conditions, rows, the outcome, and the Events of a change. The lead
-// calls it with everything that agents report. The injector calls it while no agent leads, with nothing but pods.
+// Package status computes the status of a GatewaySync: conditions, rows, the outcome, and the Events of a change. The lead calls Summarize
+// with everything that agents report. While no agent leads, the injector calls WithoutLead with the last status and the pods.
 //
-// Both first compute the facts: the fleet, and how far it is with the desired ref. Each part of the status is then a function of
-// these facts.
+// Both functions first compute the facts: the fleet, and how far it is with the desired ref. Each part of the status is then a function
+// of these facts.
 package status
 
 import (
@@ -64,7 +64,8 @@ type Summary struct {
 	// Events are the changes since the last status, to be sent once this one is written.
 	Events []Event
 	// Again is when the summary changes without any other change; zero for never.
-	Again              time.Time
+	Again time.Time
+	// Discovered is the number of gateways, and Synced how many of them run the desired ref.
 	Discovered, Synced int
 	// States are the numbers of gateways by state.
 	States map[v1alpha1.GatewaySyncState]int
@@ -77,7 +78,7 @@ func Summarize(s Seen) Summary {
 	f := assess(s)
 	st := gs.Status.DeepCopy()
 	observe(st, gs)
-	if s.Target.Commit != "" && !annotation.SameSync(s.Target.Requests, annotation.Hash(gs)) { // the rows still show the failure before the retry
+	if s.Target.Commit != "" && !annotation.SameSync(s.Target.Requests, annotation.Hash(gs)) { // no agent knows of a new request, such as a retry
 		st.ObservedRequest = f.last.ObservedRequest
 	}
 	st.GatewaysReady = fmt.Sprintf("%d/%d", f.running(), len(f.fleet))
@@ -112,7 +113,7 @@ func observe(st *v1alpha1.GatewaySyncStatus, gs *v1alpha1.GatewaySync) {
 
 const maxHistory = 10
 
-// setLastGood adds the target to the history if all gateways run it.
+// setLastGood makes the target the last good commit, and adds it to the history, if all gateways run it and its rollout is done.
 func setLastGood(st *v1alpha1.GatewaySyncStatus, f *facts) {
 	if synced := f.fleet.synced(); !f.resolved || synced != len(f.fleet) || synced == 0 || f.rolling() {
 		return

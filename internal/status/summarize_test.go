@@ -31,7 +31,7 @@ func TestSyncedFleetIsReady(t *testing.T) {
 	assert.Equal(t, st.Target.Subject, st.LastGood.Subject)
 	assert.Len(t, st.History, 1)
 	assert.WithinDuration(t, noon.Add(-time.Minute), st.LastSyncTime.Time, 0)
-	assert.Equal(t, []string{"RefResolved", "gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
+	assert.Equal(t, []string{"RefResolved", "gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.sent())
 	row := st.DiscoveredGateways[1]
 	assert.Equal(t, "gw-1", row.Name)
 	assert.Equal(t, "gw-1-0", row.PodName)
@@ -60,12 +60,12 @@ func TestRefChangeEvent(t *testing.T) {
 			if slow {
 				s.Ref.Polled, s.Ref.Polling = false, true
 				s.write()
-				assert.Empty(t, s.told())
+				assert.Empty(t, s.sent())
 			}
 			s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitB })
 			s.Ref.Polled, s.Ref.Polling = true, false
 			s.write()
-			assert.Equal(t, []string{"RefResolved"}, s.told())
+			assert.Equal(t, []string{"RefResolved"}, s.sent())
 			assert.Equal(t, "v2 is at bbbbbbb; before, all gateways ran main at aaaaaaa", s.events[0].Note)
 		})
 	}
@@ -77,7 +77,7 @@ func TestNewCommitProgress(t *testing.T) {
 	st := s.write()
 	shows(t, st, "Ready=False/Progressing Reconciling=True/Progressing")
 	assert.Equal(t, "0/2", st.GatewaysReady)
-	assert.Equal(t, []string{"RefUpdated"}, s.told())
+	assert.Equal(t, []string{"RefUpdated"}, s.sent())
 	assert.Equal(t, commitA, st.LastGood.Commit, "the last good commit stays until another one is good")
 	assert.Equal(t, s.Now.Add(10*time.Minute), s.last.Again)
 	assert.Equal(t, v1alpha1.GatewayPending, st.DiscoveredGateways[0].SyncStatus)
@@ -87,26 +87,26 @@ func TestNewCommitProgress(t *testing.T) {
 	st = s.write()
 	assert.Equal(t, "1/2", st.GatewaysReady)
 	shows(t, st, "Ready=False/Progressing")
-	assert.Equal(t, []string{"gw-0-0: SyncCompleted"}, s.told())
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted"}, s.sent())
 	assert.WithinDuration(t, s.Now, st.LastSyncTime.Time, 0)
 
 	s.after(time.Second).takes(1)
 	st = s.write()
 	shows(t, st, "Ready=True/Synced")
-	assert.Equal(t, []string{"gw-1-0: SyncCompleted", "SyncCompleted"}, s.told())
+	assert.Equal(t, []string{"gw-1-0: SyncCompleted", "SyncCompleted"}, s.sent())
 	require.Len(t, st.History, 2)
 	assert.Equal(t, commitB, st.History[0].Commit)
 	assert.Equal(t, commitB, st.LastGood.Commit)
 }
 
-func TestNotReady(t *testing.T) {
+func TestReadyOfFirstStatus(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		given func(*scene)
 		ready string
 		says  string
 		also  map[string]string
-		told  []string // in addition to the Events of a first status for the other gateways
+		sent  []string // in addition to the Events of a first status for the other gateways
 	}{
 		{name: "no pods", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
@@ -150,27 +150,27 @@ func TestNotReady(t *testing.T) {
 			ready: "False/Progressing", says: "gw-1 (pod gw-1-0): its agent has not reported yet"},
 		{name: "permanent failure", given: func(s *scene) { s.fails(1, v1alpha1.ReasonTemplateFailed, "projects/a: no such variable") },
 			ready: "False/TemplateFailed", says: "gw-1 (pod gw-1-0): projects/a: no such variable", also: map[string]string{"Stalled": "True/TemplateFailed", "Reconciling": ""},
-			told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+			sent: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "transient failure", given: func(s *scene) { s.fails(1, v1alpha1.ReasonScanFailed, "timed out") },
-			ready: "False/ScanFailed", also: map[string]string{"Stalled": "", "Reconciling": "True/ScanFailed"}, told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+			ready: "False/ScanFailed", also: map[string]string{"Stalled": "", "Reconciling": "True/ScanFailed"}, sent: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "open Designer", given: func(s *scene) { s.fails(1, v1alpha1.ReasonDesignerSessionActive, "by eng on PC7") },
 			ready: "False/DesignerSessionActive", also: map[string]string{"Reconciling": "True/DesignerSessionActive"},
-			told: []string{"gw-1-0: DesignerSessionActive", "DesignerSessionActive"}},
-		{name: "conflict waits for approval", given: func(s *scene) { s.fails(1, v1alpha1.ReasonConflictDetected, "a.json") },
-			ready: "False/ConflictDetected", told: []string{"gw-1-0: ConflictDetected", "ConflictDetected"}},
+			sent: []string{"gw-1-0: DesignerSessionActive", "DesignerSessionActive"}},
+		{name: "conflict waits for a user", given: func(s *scene) { s.fails(1, v1alpha1.ReasonConflictDetected, "a.json") },
+			ready: "False/ConflictDetected", sent: []string{"gw-1-0: ConflictDetected", "ConflictDetected"}},
 		{name: "mass deletion waits for approval", given: func(s *scene) { s.fails(1, v1alpha1.ReasonMassDeletion, "90 files") },
-			ready: "False/MassDeletion", told: []string{"gw-1-0: SyncHeld", "SyncHeld"}},
+			ready: "False/MassDeletion", sent: []string{"gw-1-0: SyncHeld", "SyncHeld"}},
 		{name: "failure that needs a user before transient failure", given: func(s *scene) {
 			s.fails(0, v1alpha1.ReasonScanFailed, "timed out")
 			s.fails(1, v1alpha1.ReasonPatchFailed, "no such path")
-		}, ready: "False/PatchFailed", says: "gw-1 (pod gw-1-0): no such path; 1 more", told: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
+		}, ready: "False/PatchFailed", says: "gw-1 (pod gw-1-0): no such path; 1 more", sent: []string{"gw-0-0: SyncFailed", "gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "dry run", given: func(s *scene) {
 			for i := range s.Reports {
 				s.fails(i, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 				s.report(i).Phase = v1alpha1.GatewayPending
 			}
 		}, ready: "False/DryRun", says: "0 of 2 gateways run main at aaaaaaa; gw-0 (pod gw-0-0): dry run, nothing was written: 1 file added; 1 more",
-			also: map[string]string{"Reconciling": "", "Stalled": ""}, told: nil},
+			also: map[string]string{"Reconciling": "", "Stalled": ""}},
 		{name: "paused and behind", given: func(s *scene) {
 			s.moves(commitB)
 			s.takes(0)
@@ -182,7 +182,7 @@ func TestNotReady(t *testing.T) {
 			s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName], s.report(1).Gateway = "gw-0", "gw-0"
 		},
 			ready: "False/DuplicateGateway", says: "live pods gw-0-0, gw-1-0 claim the same gateway name",
-			told: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
+			sent: []string{"gw-0-0: SyncHeld", "gw-1-0: SyncHeld", "SyncHeld"}},
 		{name: "pod without agent", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
@@ -208,7 +208,7 @@ func TestNotReady(t *testing.T) {
 			p.Labels = nil
 		}, ready: "True/Synced"},
 		{name: "invalid gateway name", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
-			ready: "False/InvalidAnnotation", says: "gw-1-0: annotation stoker.io/gateway-name", told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
+			ready: "False/InvalidAnnotation", says: "gw-1-0: annotation stoker.io/gateway-name", sent: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "missing ref", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no branch main") },
 			ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound", "Stalled": "True/RefNotFound", "AllGatewaysSynced": "True/Synced"}},
 		{name: "wrong credentials", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonAuthFailed, "401") },
@@ -239,7 +239,7 @@ func TestNotReady(t *testing.T) {
 			s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "slow")
 			s.Ref.Desired.RequestedAt, s.Ref.Answered = "t1", "t1"
 		}, ready: "True/Paused"},
-		{name: "invalid spec of a paused gateway", given: func(s *scene) {
+		{name: "paused gateway whose profile is missing", given: func(s *scene) {
 			s.fails(1, v1alpha1.ReasonProfileNotFound, "profile x does not exist")
 			s.report(1).Paused = true
 		}, ready: "False/ProfileNotFound", also: map[string]string{"Stalled": "True/ProfileNotFound"}},
@@ -257,14 +257,14 @@ func TestNotReady(t *testing.T) {
 			for name, want := range c.also {
 				assert.Equal(t, want, condition(st, name), name)
 			}
-			if c.told != nil {
-				var told []string
-				for _, e := range s.told() {
+			if c.sent != nil {
+				var sent []string
+				for _, e := range s.sent() {
 					if !strings.Contains(e, "SyncCompleted") && e != "RefResolved" {
-						told = append(told, e)
+						sent = append(sent, e)
 					}
 				}
-				assert.Equal(t, c.told, told)
+				assert.Equal(t, c.sent, sent)
 			}
 		})
 	}
@@ -288,13 +288,13 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	st := s.write()
 	shows(t, st, "Stalled=True/ProgressDeadlineExceeded Ready=False/ProgressDeadlineExceeded")
 	assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "not done within 2m0s, still trying: GatewayUnreachable: 1 of 2 gateways run main at bbbbbbb; gw-1 (pod gw-1-0): refused")
-	assert.Equal(t, []string{"SyncFailed"}, s.told())
+	assert.Equal(t, []string{"SyncFailed"}, s.sent())
 	assert.True(t, s.last.Again.IsZero())
 
 	shows(t, s.after(time.Hour).write(), "Stalled=True/ProgressDeadlineExceeded")
 	s.report(1).Message = "still refused"
 	s.write()
-	assert.Empty(t, s.told(), "the Event must not be repeated")
+	assert.Empty(t, s.sent(), "the Event must not be repeated")
 
 	t.Run("until the fleet is synced", func(t *testing.T) {
 		done := *s
@@ -312,16 +312,16 @@ func TestSlowSyncIsStalled(t *testing.T) {
 	})
 }
 
-func TestHintsKeepDeadline(t *testing.T) {
+func TestPollsKeepDeadline(t *testing.T) {
 	s := synced(t, 2)
 	s.moves(commitB)
 	s.write()
 	for i := range 9 {
-		s.Ref.Answered = fmt.Sprint("hint-", i)
+		s.Ref.Answered = fmt.Sprint("poll-", i)
 		st := s.after(time.Minute).write()
 		require.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling))
 	}
-	s.Ref.Answered = "hint-10"
+	s.Ref.Answered = "poll-10"
 	shows(t, s.after(time.Minute).write(), "Stalled=True/ProgressDeadlineExceeded")
 }
 
@@ -349,12 +349,12 @@ func TestRollbackEvent(t *testing.T) {
 	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, Unless: commitB, RequestedBy: "cli", Over: commitA + "@main"}
 	s.Target.Ref, s.Target.Commit = commitA, commitA
 	st := s.write()
-	assert.NotContains(t, s.told(), "RollbackCompleted")
+	assert.NotContains(t, s.sent(), "RollbackCompleted")
 	assert.Equal(t, "cli", st.Target.RequestedBy)
 	assert.Equal(t, commitA+"@main", st.Request.Over)
 	s.takes(0)
 	st = s.write()
-	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.told())
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "SyncCompleted", "RollbackCompleted"}, s.sent())
 	assert.Equal(t, "rolled back: bbbbbbb of main is blocked; gw-0 (pod gw-0-0) runs aaaaaaa", messageOf(st, v1alpha1.ConditionReady))
 	assert.Equal(t, "aaaaaaa", st.Target.RefShort, "a commit of forty digits is not a name")
 	assert.Len(t, st.History, 3)
@@ -367,7 +367,7 @@ func TestNewLeadRepeatsNoEvents(t *testing.T) {
 	before := *s.write()
 	s.Ref = Ref{Desired: s.Ref.Desired, Polling: true} // the lead has not polled yet
 	after := *s.after(time.Minute).write()
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 	assert.Equal(t, before, after)
 
 	s.Ref.Polled, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
@@ -375,7 +375,7 @@ func TestNewLeadRepeatsNoEvents(t *testing.T) {
 	assert.Equal(t, before, after, "another text of the same error must change nothing")
 	s.Ref.Err = nil
 	shows(t, s.write(), "RefResolved=True/RefResolved")
-	assert.Equal(t, []string{"RefResolved"}, s.told())
+	assert.Equal(t, []string{"RefResolved"}, s.sent())
 }
 
 func TestDriftEventAndReady(t *testing.T) {
@@ -384,10 +384,10 @@ func TestDriftEventAndReady(t *testing.T) {
 	st := s.write()
 	shows(t, st, "Ready=True/Synced")
 	assert.EqualValues(t, 3, st.DiscoveredGateways[0].Drift)
-	assert.Equal(t, []string{"gw-0-0: GatewayFilesModified", "GatewayFilesModified"}, s.told())
+	assert.Equal(t, []string{"gw-0-0: GatewayFilesModified", "GatewayFilesModified"}, s.sent())
 	s.report(0).Drift.Files = 5
 	s.write()
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 }
 
 func TestRowKeepsLastSync(t *testing.T) {
@@ -462,7 +462,7 @@ func TestHugeFleetFitsIntoObject(t *testing.T) {
 	s = newScene(t, 1990)
 	s.write()
 	assert.Len(t, s.events, maxEvents-reservedEvents+1)
-	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "Events of the fleet must not be dropped")
+	assert.Equal(t, "SyncCompleted", s.sent()[len(s.events)-1], "Events of the fleet must not be dropped")
 }
 
 func TestUnknownReportState(t *testing.T) {

@@ -86,7 +86,7 @@ func TestAutomaticRollbackEvent(t *testing.T) {
 	assert.Empty(t, st.DiscoveredGateways[0].AutoRollback)
 	assert.Empty(t, st.Retry)
 	s.report(0).Reason = v1alpha1.ReasonRolledBack
-	assert.Equal(t, commitB, s.write().Retry, "a requested restore must also end the retry")
+	assert.Equal(t, commitB, s.write().Retry, "the reason alone must also offer a retry")
 }
 
 // Work of a user that a sync replaced is one Event for each such sync, and the gateway's row counts the files.
@@ -109,10 +109,10 @@ func TestReplacedFilesEvent(t *testing.T) {
 	require.Len(t, notes(), 2, "one Event on the pod and one on the GatewaySync")
 	assert.Contains(t, notes()[0], "replaced 2 files that a user had changed on gw-0; lost+found has the user's version (agent lost-and-found list): 2 updated, 2 to lost+found; replaced projects/line/a.json, projects/line/b.json")
 	assert.EqualValues(t, 2, st.DiscoveredGateways[0].FilesSaved)
-	s.report(0).Message = "an idle look"
+	s.report(0).Message = "nothing to do"
 	s.write()
 	assert.Empty(t, notes(), "once")
-	s.after(time.Hour).takes(0) // repaired again
+	s.after(time.Hour).takes(0) // another sync replaces files
 	s.write()
 	assert.Len(t, notes(), 2)
 	s.moves(commitA)
@@ -250,7 +250,7 @@ func TestRequestedRestore(t *testing.T) {
 			assert.NotEqual(t, v1alpha1.EventSyncFailed, e.Reason)
 			assert.False(t, e.Warning, e.Note)
 		}
-		s.after(24 * 60 * 60 * 1e9)
+		s.after(24 * time.Hour)
 		s.Reports[0].Status = *r.DeepCopy()
 	}
 }

@@ -32,7 +32,7 @@ func TestDryRunHasNoDeadline(t *testing.T) {
 	s.report(0).Phase = v1alpha1.GatewayPending
 	s.write()
 	shows(t, s.after(2*v1alpha1.DefaultProgressDeadline).write(), "Ready=False/DryRun Stalled=")
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 }
 
 // A wait that the spec plans has no deadline. The work begins when the window does.
@@ -131,12 +131,13 @@ func TestRenamedPodKeepsGateway(t *testing.T) {
 	assert.Equal(t, "gw-0-0", st.DiscoveredGateways[0].PodName)
 	assert.Equal(t, "its pod asks for the name gw-1, which takes effect when it is recreated", st.DiscoveredGateways[0].Message)
 	assert.Empty(t, st.DiscoveredGateways[1].Message)
-	assert.Empty(t, s.told())
+	assert.Empty(t, s.sent())
 
 	s.report(0).Gateway = "gw-1" // the pod was recreated
 	shows(t, s.write(), "Ready=False/DuplicateGateway")
 }
 
+// An agent that was added to its pod by hand has a gateway name of its own.
 func TestHandWrittenAgentIdentity(t *testing.T) {
 	s := newScene(t, 1)
 	s.Pods[0].Labels, s.report(0).Gateway = nil, "press"
@@ -170,11 +171,11 @@ func TestPausedFleetStaysReady(t *testing.T) {
 		st := s.write()
 		shows(t, st, "Ready=False/Paused", "no agent has confirmed the pause yet")
 		for i := range s.Reports {
-			assert.Empty(t, s.told())
+			assert.Empty(t, s.sent())
 			s.hears(i)
 			st = s.write()
 		}
-		assert.Empty(t, s.told())
+		assert.Empty(t, s.sent())
 		want := "True/Synced"
 		if paused {
 			want = "True/Paused"
@@ -196,7 +197,7 @@ func TestPausedFleetStaysReady(t *testing.T) {
 	st = s.write()
 	shows(t, st, "Ready=True/Synced")
 	assert.Equal(t, commitB, st.LastGood.Commit)
-	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.told())
+	assert.Equal(t, []string{"gw-0-0: SyncCompleted", "gw-1-0: SyncCompleted", "gw-2-0: SyncCompleted", "SyncCompleted"}, s.sent())
 }
 
 // An operator pauses one profile for maintenance. Its gateway is stopped and cannot say what it runs.
@@ -217,7 +218,7 @@ func TestPausedUnreachableGateway(t *testing.T) {
 			r.Phase, r.Reason, r.Message, r.Paused = c.phase, c.reason, "port 8088 is closed", true
 			for range 3 {
 				st := s.write()
-				assert.Empty(t, s.told(), "a pause must not send Events")
+				assert.Empty(t, s.sent(), "a pause must not send Events")
 				shows(t, st, "Ready=False/Paused")
 				assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): paused; "+string(c.reason)+": port 8088 is closed")
 				shows(t, st, "Reconciling= Stalled=")
@@ -284,7 +285,7 @@ func TestFutureTimestamps(t *testing.T) {
 	s.after(time.Minute).takes(1)
 	assert.WithinDuration(t, s.Now, s.write().LastSyncTime.Time, 0)
 
-	// Each sync counts for a single gateway whose clock is always ahead.
+	// If the clock of the only gateway is always ahead, each of its syncs counts.
 	fast := func(t *testing.T, ahead time.Duration) *scene {
 		s := newScene(t, 1)
 		// sequence: each sync follows the one before

@@ -10,11 +10,11 @@ import (
 
 const (
 	maxNames  = 3
-	maxSearch = 5_000 // names to compare
+	maxSearch = 5_000 // names that are compared
 )
 
-// Names returns at most three of the names, the nearest first. They differ from want in case, in at most two bytes, or in
-// everything before the last slash. Only the first names are compared if there are too many.
+// Names returns at most three of the names, the nearest first. They differ from want at most in case, in two bytes, or in
+// everything before the last slash. If there are more than maxSearch names, it compares only the first ones.
 func Names(want string, names iter.Seq[string]) []string {
 	type candidate struct {
 		name     string
@@ -48,7 +48,7 @@ func Names(want string, names iter.Seq[string]) []string {
 
 func lastPart(s string) string { return s[strings.LastIndexByte(s, '/')+1:] }
 
-// distance returns the Levenshtein distance in bytes, or limit+1 if it is larger than limit.
+// distance returns the Levenshtein distance in bytes, or limit+1 if it is larger than limit, or a too long to compare.
 func distance(a, b string, limit int) int {
 	if len(a)-len(b) > limit || len(b)-len(a) > limit || len(a) > 255 {
 		return limit + 1

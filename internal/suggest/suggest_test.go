@@ -17,7 +17,7 @@ func TestNames(t *testing.T) {
 		{"Pages/Main", []string{"Pages/Main", "pages/main", "Pages/Maim"}},
 		{"Pages/Mian", []string{"Pages/Main"}},
 		{"Gone/main", []string{"Other/Main", "Pages/Main", "pages/main"}},
-		{"xy", []string{}}, // two bytes are all of it
+		{"xy", []string{}}, // "ab" differs in only two bytes, but these are all of its bytes
 		{"nothing like these", []string{}},
 	} {
 		t.Run(c.want, func(t *testing.T) { assert.Equal(t, c.near, Names(c.want, slices.Values(names))) })

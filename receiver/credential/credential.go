@@ -26,8 +26,8 @@ import (
 // MaxValues is the number of values that one secret may have: the old and the new one during a rotation, and some more.
 const MaxValues = 4
 
-// Values parses a secret: one value per line, without surrounding space. If there are more than MaxValues, ok is false, so that
-// a file of another kind is not taken for a list of secrets.
+// Values parses a secret: one value per line, without surrounding space. If there are more than MaxValues, or the content is longer than
+// maxContent, ok is false, so that a file of another kind is not taken for a list of secrets.
 func Values(content []byte) (values []secret.String, ok bool) {
 	if len(content) > maxContent {
 		return nil, false
@@ -43,6 +43,7 @@ func Values(content []byte) (values []secret.String, ok bool) {
 	return values, true
 }
 
+// maxContent bounds the content of a secret in bytes.
 const maxContent = 64 << 10
 
 // Proof is the evidence in a request that its sender knows a secret.

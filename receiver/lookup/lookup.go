@@ -23,11 +23,11 @@ type Lookup struct {
 
 // Callbacks are the callbacks of a Lookup. They must not block.
 type Callbacks struct {
-	// Changed is called for each object with a webhook that was added or changed. Unreadable is called for each object that cannot
-	// be decoded; such an object has no webhook.
+	// Changed is called for each object with an enabled webhook that was added or changed, and after a relist for all of them. Unreadable is
+	// called in the same way for each object that cannot be decoded; such an object has no webhook.
 	Changed    func(v1alpha1.Requestable)
 	Unreadable func(*kube.UndecodableError)
-	// Failed is called when a watch fails.
+	// Failed is called when a list or a watch fails.
 	Failed func(error)
 }
 

@@ -29,9 +29,9 @@ type Key struct {
 	Namespace, Name string
 }
 
-// Config configures a Queue. Zero fields get defaults.
+// Config configures a Queue. Zero fields other than Do get defaults.
 type Config struct {
-	// Do carries out one request. Its context ends after Timeout.
+	// Do carries out one request. Its context has the deadline that Timeout describes.
 	Do func(context.Context, Key, request.Request) (request.Answer, error)
 	// Timeout limits a request. For a request that is not deferrable, the time starts when it arrives; for others, when it is carried out.
 	Timeout time.Duration
@@ -40,7 +40,8 @@ type Config struct {
 	Pace, MaxPace time.Duration
 	// MaxParallel is how many requests are carried out at the same time.
 	MaxParallel int
-	// MaxObjects is how many objects may have waiting requests. MaxWaiting is how many different requests may wait for one object.
+	// MaxObjects is how many objects may have requests that wait or are being carried out. MaxWaiting is how many different requests may
+	// wait for one object.
 	MaxObjects, MaxWaiting int
 }
 
@@ -71,7 +72,7 @@ type Queue struct {
 // object is the state of an object with recent requests.
 type object struct {
 	waiting []*batch
-	lastRef request.Request // the last one for a ref
+	lastRef request.Request // the last one that was not a hint
 	running bool
 	woken   chan struct{}
 }
@@ -138,7 +139,7 @@ func (q *Queue) enqueue(key Key, r request.Request, until time.Time) (*batch, er
 		return nil, ErrClosed
 	}
 	o := q.objects[key]
-	// objects also has idle ones, whose workers end only when their pause is over.
+	// objects also has idle ones, whose workers end only when their pause is over. So it has a higher limit.
 	if (o == nil || !o.running && len(o.waiting) == 0) && (q.busy >= q.MaxObjects || len(q.objects) >= 8*q.MaxObjects) {
 		return nil, ErrFull
 	}
@@ -153,7 +154,7 @@ func (q *Queue) enqueue(key Key, r request.Request, until time.Time) (*batch, er
 		}
 		return b, nil
 	}
-	// One hint is let in beyond the limit.
+	// One hint is accepted beyond the limit, because most later ones merge with it.
 	if len(o.waiting) >= q.MaxWaiting && (!isHint(r) || slices.ContainsFunc(o.waiting, func(b *batch) bool { return isHint(b.request) })) {
 		return nil, ErrCrowded
 	}

@@ -62,6 +62,7 @@ func (b *book) requests() (list []request.Request) {
 
 var plant = Key{Namespace: "plant", Name: "line"}
 
+// pushed returns a hint of GitHub: a request that only asks for a poll of git.
 func pushed(id string) request.Request { return request.Request{By: "github", ID: id} }
 
 func TestHintsDuringWorkAreCoalesced(t *testing.T) {
@@ -251,7 +252,7 @@ func TestFollowedTagsAreJoined(t *testing.T) {
 	})
 }
 
-func TestRepeatedRefIsHint(t *testing.T) {
+func TestRepeatedRefIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{}
 		q := New(Config{Do: b.do})

@@ -1,5 +1,5 @@
-// Package secrets reads the Secrets that GatewaySyncs reference, ahead of the requests. No request waits for a read, so its
-// duration does not reveal whether a Secret exists.
+// Package secrets reads the Secrets that GatewaySyncs and ConfigSyncs reference, ahead of the requests. No request waits for a read, so the
+// duration of a request does not reveal whether a Secret exists.
 package secrets
 
 import (
@@ -72,7 +72,7 @@ type Cache struct {
 	mu          sync.Mutex
 	entries     map[Ref]*entry
 	unsureUntil time.Time
-	answered    time.Time // last answer about any Secret
+	answered    time.Time // last answer about any Secret, other than forbidden
 	unread      bool      // the cache has not tried yet to read some Secret
 	complete    bool      // at some time, the cache had tried to read every Secret
 	fullLogged  time.Time

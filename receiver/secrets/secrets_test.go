@@ -32,8 +32,8 @@ type cluster struct {
 	log    program.Log
 	mu     sync.Mutex
 	reads  int
-	takes  time.Duration
-	places []Ref
+	takes  time.Duration // how long a read takes
+	places []Ref         // what Refs returns
 	value  string
 	err    error
 	broken string // the name of a Secret that cannot be decrypted
@@ -92,6 +92,7 @@ func (c *cluster) set(value string, err error) {
 	c.value, c.err = value, err
 }
 
+// names adds a reference.
 func (c *cluster) names(p Ref) {
 	c.mu.Lock()
 	c.places = append([]Ref{p}, c.places...)
@@ -126,7 +127,7 @@ func TestSecretReadInterval(t *testing.T) {
 		value string
 		err   error
 		want  string
-		fresh time.Duration
+		fresh time.Duration // pause before the next read
 	}{
 		"values":             {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshTime},
 		"empty":              {" \n", nil, "", maxRetryInterval},
@@ -243,7 +244,7 @@ func TestAPIServerErrorIsOutage(t *testing.T) {
 func TestUndecryptableSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
-			c.takes = 0 // the client reads one Secret after the other
+			c.takes = 0 // the fake client answers one read after the other, so a slow one would delay the next
 			c.broken, c.places = "broken", append(c.places, Ref{"other", "broken", "token"})
 		})
 		v.settle()
@@ -273,6 +274,7 @@ func TestUndecryptableSecret(t *testing.T) {
 	})
 }
 
+// The API server denies a Secret without reading its store, so a denial does not show that the store is available.
 func TestForbiddenSecretIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {

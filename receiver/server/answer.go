@@ -34,7 +34,7 @@ const (
 	Failed     Result = "failed"
 )
 
-// maxMessage bounds the text of an error in bytes.
+// maxMessage is how many bytes of a message writeResult keeps.
 const maxMessage = 500
 
 func writeJSON(w http.ResponseWriter, code int, body any) {

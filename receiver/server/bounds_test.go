@@ -173,7 +173,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-// R11: however many callers ask for one object, it is read twice a second at most, and the others are not delayed.
+// R11: however many callers ask for one object, it is read about twice a second at most, and reads of other objects are not delayed.
 func TestReadsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -208,7 +208,7 @@ func TestReadsAreShared(t *testing.T) {
 		defer mu.Unlock()
 		assert.LessOrEqual(t, count["attacked"], 130)
 		assert.Equal(t, 50, count["other"])
-		assert.GreaterOrEqual(t, answers.Load(), int64(500*(count["attacked"]-3)), "all callers get the same read; some had ended before the last ones")
+		assert.GreaterOrEqual(t, answers.Load(), int64(500*(count["attacked"]-3)), "each read must answer all callers, except for the last ones, before which some callers ended")
 		assert.Empty(t, s.objects)
 	})
 }
@@ -311,17 +311,17 @@ func TestConfigSyncWebhooks(t *testing.T) {
 	assert.NotEmpty(t, get("follower").Annotations[v1alpha1.AnnotationRequestedAt])
 	assert.Empty(t, w.gs("plant").Annotations, "the GatewaySync of the same name must not change")
 
-	look := func() Status {
+	current := func() Status {
 		return w.send(http.MethodGet, "/status/"+w.ns+"/configsync/site?ref=v2", "", bearer(ownSecret)).S
 	}
-	assert.Equal(t, request.Progressing, look().Phase, "no run has handled the request")
+	assert.Equal(t, request.Progressing, current().Phase, "no run has handled the request")
 	cs := get("site")
 	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs),
 		Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "v2", Commit: other, Reason: v1alpha1.ReasonSynced}}
 	_, err := kube.ConfigSyncs(w.admin.Dynamic, w.ns).Update(t.Context(), cs, metav1.UpdateOptions{}, "status")
 	require.NoError(t, err)
-	assert.Equal(t, request.Succeeded, look().Phase)
-	assert.Equal(t, other, look().Commit)
+	assert.Equal(t, request.Succeeded, current().Phase)
+	assert.Equal(t, other, current().Commit)
 }
 
 // The sender of a request that waited too long behind others delivers it again.

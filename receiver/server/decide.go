@@ -233,7 +233,7 @@ func versionProblem(o v1alpha1.Requestable, tag string) string {
 	return ""
 }
 
-// pastRefs returns the tags and branches that ran, or that were requested because they are followed.
+// pastRefs returns the tags and branches that ran, that are the target, or that were requested because they are followed.
 func pastRefs(o v1alpha1.Requestable) []string {
 	refs, standing := request.Followed(o), desiredref.RefStatusOf(o)
 	if g := standing.LastGood; g != nil {

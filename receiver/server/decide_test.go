@@ -29,6 +29,7 @@ func follows(ref string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.Gatewa
 	return gs
 }
 
+// requested sets a request for a ref, with a condition unless it is "".
 func requested(ref, unless string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
 		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: ref, v1alpha1.AnnotationRequestedOver: desiredref.RequestOver(ref, gs.Spec.Git.Ref, "")}
@@ -38,6 +39,7 @@ func requested(ref, unless string) func(*v1alpha1.GatewaySync) {
 	}
 }
 
+// ran sets the history of refs that all gateways ran.
 func ran(refs ...string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
 		for _, ref := range refs {
@@ -130,7 +132,7 @@ func TestPushRequests(t *testing.T) {
 		{"older calendar version", follows("2026.10.1"), []string{"refs/tags/2026.09.30"}, ""},
 		{"tag without version", follows("main"), []string{"refs/tags/nightly"}, ""},
 		{"tag without version, downgrades allowed", follows("main", downgrades), []string{"refs/tags/nightly"}, "nightly"},
-		{"tag of a GatewaySync that follows none", follows("main"), []string{"refs/tags/x1.0"}, ""},
+		{"tag that no pattern matches", follows("main"), []string{"refs/tags/x1.0"}, ""},
 		{"tag named like a commit", follows("main", downgrades), []string{"refs/tags/" + commit}, ""},
 		{"tag named like a branch", follows("main", downgrades), []string{"refs/tags/refs/heads/main"}, ""},
 		{"tag named HEAD", follows("main", downgrades), []string{"refs/tags/HEAD"}, ""},

@@ -78,7 +78,7 @@ func TestR7ObjectsCannotBeProbed(t *testing.T) {
 
 const slowRead = 800 * time.Millisecond
 
-// R7: the same holds if the API server is slow and the receiver reads the Secret for the first time.
+// R7: the duration reveals nothing either if the API server is slow and the receiver reads the Secret for the first time.
 func TestR7RequestsDoNotWaitForSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
@@ -378,11 +378,11 @@ func TestR7SecretOfDeletedGatewaySync(t *testing.T) {
 		_, err := syncs.Create(t.Context(), was, metav1.CreateOptions{})
 		assert.NoError(t, err)
 	}
-	hint := push("refs/heads/main")
+	desired := push("refs/heads/main")
 	other := push("refs/heads/dev")
 	for name, send := range map[string]func() said{
 		"ref":            func() said { return w.post("plant", `{"ref":"v1","id":"1"}`, bearer(ownSecret)) },
-		"hint":           func() said { return w.post("plant", hint, gitHub(ownSecret, "d1", hint)) },
+		"desired branch": func() said { return w.post("plant", desired, gitHub(ownSecret, "d1", desired)) },
 		"another branch": func() said { return w.post("plant", other, gitHub(ownSecret, "d2", other)) },
 		"status":         func() said { return w.send(http.MethodGet, "/status/"+w.ns+"/plant", "", bearer(ownSecret)) },
 	} {

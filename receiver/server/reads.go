@@ -48,7 +48,7 @@ func newSharedReads(read func(context.Context, queue.Key) observation) *sharedRe
 	return &sharedReads{read: read, slots: make(chan struct{}, maxReads), closing: make(chan struct{}), objects: map[queue.Key]*objectReads{}}
 }
 
-// get returns the object of key as it is now, or the error of ctx.
+// get returns the object of key as it is now, or the error of the read or of ctx.
 func (s *sharedReads) get(ctx context.Context, key queue.Key) observation {
 	s.mu.Lock()
 	reads := s.objects[key]

@@ -53,7 +53,7 @@ const (
 	rejectDelay = 100 * time.Millisecond
 	// answerTimeout limits the wait for a request. Git hosts wait for ten seconds.
 	answerTimeout = 9 * time.Second
-	// largeBodies is how many bodies of more than a few KiB may be in memory.
+	// largeBodies is how many bodies of 16 KiB or more may be in memory.
 	largeBodies = 12
 	// firstRetry is the first pause before a retry if the API server does not answer.
 	firstRetry = 250 * time.Millisecond
@@ -150,7 +150,7 @@ func (s *Server) Close() {
 	s.queue.Close()
 }
 
-// Ready reports whether all objects that may be watched were listed, and their Secrets read.
+// Ready reports whether all objects that may be watched were listed, and the cache has tried to read each of their Secrets.
 func (s *Server) Ready() bool { return s.find.Listed() && s.secrets.Complete() }
 
 // Routes serves /webhook and /status.
@@ -220,7 +220,7 @@ func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (re
 	})
 }
 
-// retryTransient retries do while the API server does not answer, until ctx is done.
+// retryTransient retries do while isTransient says that this may help, until ctx is done.
 func retryTransient(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()

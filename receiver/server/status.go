@@ -121,8 +121,8 @@ func parseQuery(raw string) (q query, err error) {
 	return q, nil
 }
 
-// waitForStatus returns the status when it is final or q.wait has passed. While it waits, it looks at the cache, and reads the object only if
-// the cache says that the phase is final, or has not changed for a while. If too many callers wait already, it returns at once.
+// waitForStatus returns the status when it is final or q.wait has passed. While it waits, it checks the cache, and reads the object only if
+// its phase in the cache is final, or the cache has not changed for a while. If too many callers wait already, it returns at once.
 func (s *Server) waitForStatus(ctx context.Context, c caller, q query) (Status, error) {
 	status, err := s.readStatus(ctx, c, q)
 	if q.wait == 0 || err != nil || status.Phase != request.Progressing {
@@ -227,9 +227,9 @@ func (s *Server) statusOf(seen observation, q query) Status {
 // maxClockSkew is how far a recorded time may be in the future, because the API server's clock is only known to within a few seconds.
 const maxClockSkew = 5 * time.Second
 
-// requestTime returns when the desired ref was requested. It uses the API server's record of the write, because the clocks of senders
-// may be wrong, and otherwise the time in the annotation. It ignores times in the future: a user who may patch
-// metadata.managedFields could otherwise keep a request in progress for years.
+// requestTime returns when the desired ref was requested, or when the object was created if there is no request. It uses the API server's
+// record of the write, because the clocks of senders may be wrong, and otherwise the time in the annotation. It ignores times in the
+// future: a user who may patch metadata.managedFields could otherwise keep a request in progress for years.
 func requestTime(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	since := gs.CreationTimestamp.Time
 	if gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" {

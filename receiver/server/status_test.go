@@ -232,7 +232,7 @@ func TestStatusDeadline(t *testing.T) {
 	}
 }
 
-// The query comes from unauthenticated callers. The parser must accept or reject it as a whole.
+// The parser must accept or reject a query as a whole, and no query may make a ref that gateways do not run yet look done.
 func FuzzStatusQuery(f *testing.F) {
 	for _, q := range []string{"", "ref=v1&id=test.01hz0000000000000000000001.abcdef0", "ref=%zz", "ref=a&ref=b", "ref=refs%2Fheads%2Fmain", "id=;", "ref=a;id=b", "&&&", "wait=8s&commit=1111111111111111111111111111111111111111", "wait=-1s", "wait=9h", "ref=%00"} {
 		f.Add(q)

@@ -24,6 +24,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
+// others has GatewaySyncs for the same repository as plant, each with another webhook.
 const others = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -271,7 +272,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	for name, change := range map[string]func(*delivery){
 		"another sender": func(d *delivery) { d.Sender = "github" },
 		"another secret": func(d *delivery) { d.ownSecret = false },
-		"another right":  func(d *delivery) { d.deferrable = false },
+		"not deferrable": func(d *delivery) { d.deferrable = false },
 		"another repository": func(d *delivery) {
 			d.Repositories = []sender.Repository{{Address: "https://git.example.com/acme/else"}}
 		},
@@ -286,6 +287,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Deferrable(), "a late tag may supersede a later request if downgrades are allowed")
 }
 
+// careless is a Decider with a defect.
 type careless struct{}
 
 func (careless) Decide(v1alpha1.Requestable) (request.Request, string, error) {
@@ -376,12 +378,12 @@ func TestR4SecretIsRequired(t *testing.T) {
 	assert.Equal(t, before, w.gs("plant").ResourceVersion)
 
 	for name, mod := range map[string]func(*http.Request){
-		"GitHub":    signed(ownSecret, body),
-		"Bitbucket": header("X-Hub-Signature", good),
-		"GitLab":    header("X-Gitlab-Token", ownSecret),
-		"Bearer":    bearer(ownSecret),
-		"lower":     header("Authorization", "bearer "+ownSecret),
-		"Basic":     func(r *http.Request) { r.SetBasicAuth("user", ownSecret) },
+		"GitHub":               signed(ownSecret, body),
+		"Bitbucket":            header("X-Hub-Signature", good),
+		"GitLab":               header("X-Gitlab-Token", ownSecret),
+		"Bearer":               bearer(ownSecret),
+		"Bearer in lower case": header("Authorization", "bearer "+ownSecret),
+		"Basic":                func(r *http.Request) { r.SetBasicAuth("user", ownSecret) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := w.post("plant", body, mod, header("X-Github-Event", "ping"))

@@ -38,10 +38,10 @@ func TestMain(m *testing.M) { kubetest.Main(m) }
 const (
 	ownSecret     = "S3CR3T-own-of-plant"
 	installSecret = "S3CR3T-of-the-installation"
-	liveness      = 60 * time.Second
+	liveness      = 60 * time.Second // how long a test waits for what must happen
 )
 
-// rights holds the permissions of the chart: GatewaySyncs, ConfigSyncs and SyncTargets of the namespace, and one Secret.
+// rights holds two Secrets, and the permissions of the chart: GatewaySyncs, ConfigSyncs and SyncTargets of the namespace, and one of the Secrets.
 const rights = `
 apiVersion: v1
 kind: ServiceAccount
@@ -93,7 +93,7 @@ spec:
   webhook: {secretRef: {name: webhook, key: secret}}
 `
 
-// world is a receiver with a real API server and only the permissions of the chart.
+// world is a receiver with an API server. On a real one, it has only the permissions of the chart; the one of go test -short has no permissions.
 type world struct {
 	*testing.T
 	cluster *kubetest.Cluster
@@ -108,7 +108,7 @@ type world struct {
 	server  *Server
 }
 
-// newWorld creates the GatewaySyncs in objects and a receiver that has seen them.
+// newWorld creates the GatewaySyncs and ConfigSyncs in objects, and a receiver that has seen them.
 func newWorld(t *testing.T, objects string) *world {
 	t.Helper()
 	w := &world{T: t, cluster: kubetest.Objects(t)}
@@ -301,7 +301,7 @@ func (w *world) sees(name string) {
 	}, liveness, 5*time.Millisecond)
 }
 
-// counted returns the value of a counter. The label values are in the order of the label names.
+// counted returns the value of the counter with these label values, in any order.
 func (w *world) counted(name string, labels ...string) float64 {
 	w.Helper()
 	families, err := w.reg.Gather()

@@ -56,7 +56,7 @@ func Redirect(status int, url string) http.HandlerFunc {
 // Hang never answers. RunHostile cancels the call of the case named hang with the cause "the transfer stalls".
 func Hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }
 
-// Hostile is what a hostile or broken server does, and the error of a call to it.
+// Hostile is what a hostile or broken server does, and a part of the error of a call to it.
 type Hostile = struct {
 	Name    string
 	Handler http.HandlerFunc
@@ -64,7 +64,8 @@ type Hostile = struct {
 	Err     string
 }
 
-// RunHostile tests that stores follow no redirect, and that errors are short and contain no secret. cases gets an address to redirect to.
+// RunHostile tests that stores follow no redirect, and that errors are short and contain no secret: the secrets of the store must contain S3CR3T.
+// cases gets an address to redirect to.
 func RunHostile(t *testing.T, open func(t *testing.T, server string) archive.Store, cases func(elsewhere string) []Hostile) {
 	var followed atomic.Int32
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Add(1) }))
@@ -88,8 +89,8 @@ func RunHostile(t *testing.T, open func(t *testing.T, server string) archive.Sto
 	assert.Zero(t, followed.Load(), "no redirect is followed")
 }
 
-// RunHostileListing tests that no listing takes much memory, and that the first page that is out of bounds ends it. pages maps pages to a part of
-// the error.
+// RunHostileListing tests that no listing takes much memory, and that the first page that is out of bounds ends it. pages has the bodies of pages,
+// each with a part of the error.
 func RunHostileListing(t *testing.T, open func(t *testing.T, server string) archive.Store, pages map[string]struct{ Body, Err string }) {
 	for name, page := range pages {
 		t.Run(name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestHostileServer: F23.
+// F23 of docs/internals/threats.md: a server that is hostile or broken.
 func TestHostileServer(t *testing.T) {
 	answer := func(status int, code, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +185,7 @@ func TestPodIdentity(t *testing.T) {
 	})
 }
 
-// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+// F23 of docs/internals/threats.md: no listing takes much memory, and the first page that is out of bounds ends it.
 func TestHostileListing(t *testing.T) {
 	large := strings.Repeat("x", 7<<20)
 	page := func(blobs string) string {

@@ -1,5 +1,5 @@
 // Package gcs keeps archives in Google Cloud Storage, through its JSON API. It does not use Google's own library, which would add gRPC and
-// tens of megabytes to the agent, and whose setup is more code than the four requests here.
+// tens of megabytes to the agent, and whose setup is more code than the requests here.
 package gcs
 
 import (

@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// open returns the bucket backups of a server, with a key whose tokens are those of tokens.
+// open returns the bucket backups of a server. Its credentials are the key of a service account, for which the server tokens issues tokens.
 func open(t *testing.T, server string, tokens *tokenServer) archive.Store {
 	t.Helper()
 	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: server}, func() (secret.String, error) { return secret.New(tokens.key(t)), nil })
@@ -138,7 +138,7 @@ func TestUploadInChunks(t *testing.T) {
 	}
 }
 
-// TestHostileServer: F23.
+// F23 of docs/internals/threats.md: a server that is hostile or broken.
 func TestHostileServer(t *testing.T) {
 	store := func(t *testing.T, server string) archive.Store { return open(t, server, newIssuer(t)) }
 	archivetest.RunHostile(t, store, func(elsewhere string) []archivetest.Hostile {
@@ -232,7 +232,7 @@ func TestListLimit(t *testing.T) {
 	assert.NotErrorIs(t, err, fs.ErrNotExist)
 }
 
-// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+// F23 of docs/internals/threats.md: no listing takes much memory, and the first page that is out of bounds ends it.
 func TestHostileListing(t *testing.T) {
 	large := strings.Repeat("x", 7<<20)
 	issuer := newIssuer(t)

@@ -89,8 +89,8 @@ type Request struct {
 	Once bool
 }
 
-// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. If the status is not in
-// r.Want, the error is a *StatusError.
+// Do sends a request, up to three times if the server does not answer or is busy, and once more if Renew has other credentials than those
+// that the server did not accept. The caller closes the body. If the status is not in r.Want, the error is a *StatusError.
 func (c *Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 	renewed := false
 	for n := 1; ; n++ {

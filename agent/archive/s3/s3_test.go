@@ -56,7 +56,7 @@ func TestTruncatedSource(t *testing.T) {
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
-// F23: a server that is hostile or broken.
+// F23 of docs/internals/threats.md: a server that is hostile or broken.
 func TestHostileServer(t *testing.T) {
 	refusal := func(status int, code, message string) http.HandlerFunc {
 		return archivetest.Answer(status, "<Error><Code>"+code+"</Code><Message>"+message+"</Message></Error>")
@@ -91,7 +91,7 @@ func TestHostileServer(t *testing.T) {
 			{"the token is repeated as text", func(w http.ResponseWriter, r *http.Request) {
 				http.Error(w, "invalid: "+r.Header.Get("X-Amz-Security-Token"), http.StatusBadRequest)
 			}, archivetest.List, `"invalid: REDACTED"`},
-			{"cut", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, archivetest.List, "unexpected EOF"},
+			{"truncated", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "10") }, archivetest.List, "unexpected EOF"},
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestRedactionWithoutCredentials(t *testing.T) {
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
 
-// F23: no listing takes much memory, and the first page that is out of bounds ends it.
+// F23 of docs/internals/threats.md: no listing takes much memory, and the first page that is out of bounds ends it.
 func TestHostileListing(t *testing.T) {
 	large := strings.Repeat("x", 7<<20)
 	page := func(items string) string {
@@ -160,7 +160,7 @@ func TestWithinBounds(t *testing.T) {
 	assert.EqualValues(t, maxAnswer+1, n)
 }
 
-// F23: only the server that gives the pod its credentials gets the pod's token; a redirect of it is not followed.
+// F23 of docs/internals/threats.md: only the server that gives the pod its credentials gets the pod's token; a redirect of it is not followed.
 func TestIdentityFollowsNoRedirect(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))

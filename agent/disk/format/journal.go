@@ -14,8 +14,7 @@ import (
 )
 
 // Journal has everything that another process needs to finish or undo a run, which applies one plan. Its file has a magic, the
-// fields, and a SHA-256 of all of it. The file is renamed into place, so it is complete or missing; anything else was damaged
-// later.
+// fields, and a SHA-256 of both. The file is renamed into place, so it is complete or missing; anything else was damaged later.
 type Journal struct {
 	Header        plan.Header        // of the manifest that the run ends with
 	LostFolder    string             // the folder of the run in lost+found
@@ -43,7 +42,7 @@ const changeBytes = 192
 
 // Minimum sizes in the journal.
 const (
-	minChange    = 3 + 2 + 2*len(plan.ID{}) + 7 // kind, flags, found kind; path; ids; numbers
+	minChange    = 3 + 2 + 2*len(plan.ID{}) + 7 // operation, flags, found kind; path; ids; numbers
 	minDirectory = 4
 )
 
@@ -371,8 +370,8 @@ func BaseOf(m *Manifest) Base {
 // Commit returns the commit of the manifest; zero if there was none.
 func (b Base) Commit() plan.ID { return b.commit }
 
-// StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. A run that missed
-// staged files ends with an incomplete manifest, which may lack records, although the journal's header says complete.
+// StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with. If the journal's header
+// says complete and m is not, m does not count as the latter: a run that missed staged files wrote it, and it may lack records.
 func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
 	ends := !m.Missing() && m.Header().Commit == j.Header.Commit && (m.Header().Complete || !j.Header.Complete)
 	return ends || BaseOf(m) == j.Base

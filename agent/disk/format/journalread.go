@@ -15,7 +15,7 @@ import (
 )
 
 // DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks the paths like those of a
-// plan, because other programs can write to .stoker.
+// plan, because other programs can write to .stoker. If the file is not such a journal, the error is ErrDamaged.
 func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {
@@ -67,7 +67,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 }
 
 // ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only
-// what precedes the areas. If each is nil, ReadJournal reads no more than that.
+// what precedes the areas in the file. If each is nil, ReadJournal decodes no more than that.
 func ReadJournal(f io.ReaderAt, size, limit int64, each func(i int, c plan.Change) error) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {
@@ -101,7 +101,7 @@ type journalReader struct {
 	limit int64 // bytes of memory that may still be held
 }
 
-// openJournal verifies the magic and the checksum of a journal.
+// openJournal verifies the size, the magic and the checksum of a journal.
 func openJournal(f io.ReaderAt, size, limit int64) (*journalReader, error) {
 	// A change is smaller in the file than in memory, and the rest has its own bounds.
 	if most := limit + maxHeader + MaxAreas*safe.MaxPath; size > most {

@@ -1,6 +1,6 @@
 // Package format reads and writes the two tables in .stoker: the manifest, which lists the files that the agent owns, and the
 // journal, which lists the steps of the sync that is being applied. The tables may be damaged, and other programs can write to
-// their directory, so the package checks every length and path.
+// their directory, so the package checks every length. It checks the paths of a journal; callers check those of a manifest.
 package format
 
 import (
@@ -74,7 +74,7 @@ func NoManifest() *Manifest { return &Manifest{cached: -1, Close: func() error {
 // manifest is used.
 //
 // maxFiles is the limit of a plan. No agent writes a manifest of more than twice maxFiles files, so such a manifest counts as
-// damaged.
+// damaged. The manifest closes f; after an error, the caller does.
 func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {

@@ -148,7 +148,7 @@ func TestMergeKeepsBlocksLarge(t *testing.T) {
 		}
 		m = decodeManifest(t, encode(t, testHeader, m, slices.Values(drop)))
 	}
-	assert.Len(t, everyRecord(t, m), 444)
+	assert.Len(t, everyRecord(t, m), 444, "every ninth of 4000")
 	assert.LessOrEqual(t, len(m.blocks), 2)
 }
 
@@ -156,7 +156,7 @@ func TestDamagedManifest(t *testing.T) {
 	b := encode(t, testHeader, NoManifest(), setAll(some(400)))
 	every := 1
 	if testing.Short() {
-		every = 5 // bytes
+		every = 5 // damage every fifth byte
 	}
 	for i := 0; i < len(b); i += every {
 		x := bytes.Clone(b)
@@ -223,7 +223,7 @@ func encodeSeed() []byte {
 	return b.Bytes()
 }
 
-// testJournal returns a Journal in which every field is set.
+// testJournal returns a Journal in which every field of the file is set, except Directory.Whole.
 func testJournal() *Journal {
 	return &Journal{
 		Header: testHeader, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
@@ -296,7 +296,7 @@ func TestReadJournal(t *testing.T) {
 	})
 }
 
-// A journal with one changed byte, or a truncated one, is ErrDamaged.
+// A journal with one changed byte, or a truncated one, is ErrDamaged. So is one whose directories to stage whole overlap or get no file.
 func TestDamagedJournal(t *testing.T) {
 	b := encodeJournal(t, testJournal())
 	for i := range b {
@@ -311,7 +311,8 @@ func TestDamagedJournal(t *testing.T) {
 		_, _ = decodeBytes(sealed(damaged[:max(len(journalMagic), i)])) // must not panic
 	}
 	for name, paths := range map[string][]string{
-		"a directory twice": {"b", "b"}, "nested directories": {"b/c", "b"}, "nested directories, outermost first": {"b", "b/c"}, "no file to write": {"z"},
+		"a directory twice": {"b", "b"}, "nested directories, innermost first": {"b/c", "b"}, "nested directories, outermost first": {"b", "b/c"},
+		"no file to write": {"z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := testJournal()
@@ -335,7 +336,7 @@ func sealed(b []byte) []byte {
 	return append(bytes.Clone(b), sum[:]...)
 }
 
-// DecodeJournal never panics. What it accepts has only safe paths, and stays the same when it is encoded and decoded again.
+// DecodeJournal never panics. What it accepts has only safe paths, and its changes and steps stay the same when it is encoded and decoded again.
 func FuzzJournal(f *testing.F) {
 	b := encodeJournal(f, testJournal())
 	f.Add(b[:len(b)-sha256.Size])

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flock locks an open file, and does not wait.
+// Flock locks an open file, and does not wait. The error is ErrBusy if another process has the lock, and errors.ErrUnsupported if the
+// file system has no locks.
 func Flock(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {

@@ -1,4 +1,4 @@
-// Package lostfound keeps what syncs displaced (replaced or removed) and git does not have, in the folder lost+found of .stoker.
+// Package lostfound keeps what the agent displaced (replaced or removed) and git does not have, in the folder lost+found of .stoker.
 // It removes what is too old, and the oldest of the rest while the total is too large.
 package lostfound
 
@@ -222,7 +222,7 @@ const wrongClock = 24 * time.Hour
 // tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock that was weeks
 // slow, and the clock may be ahead now. When the time in the name first says that the run is too old, tooOld only starts a second
 // countdown: it sets the mtime of the index (or of the folder, if there is no index) to now and returns false. The run has
-// expired when that mtime is too old as well. So a run is kept for at least its full time, and for at most twice that.
+// expired when that mtime is too old as well. So a run is kept for at least its full time, and usually for about twice that.
 func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
@@ -318,7 +318,7 @@ func runStart(name string) (time.Time, error) {
 	return time.Parse(TimeFormat, name[:len(TimeFormat)])
 }
 
-// Open opens the saved file of an entry.
+// Open opens the saved file of an entry; the caller closes it. If it is not a regular file, such as a saved link, Open returns an error.
 func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	if err := safe.CheckPath(l.File); err != nil {
 		return nil, nil, safe.Damaged("an entry of lost+found: %w", err)

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// exact uses RawPath only if it fits Path and File. Otherwise it leaves the entry as it is.
 func TestEntryNames(t *testing.T) {
 	const file = "20261120T063000.000Z-0123456/projects/p/caf\ufffd"
 	for name, l := range map[string]Entry{

@@ -36,7 +36,7 @@ func New(own *safe.AgentFolder, writing sync.Locker, exclusive func(do func() er
 // Close makes r empty. The caller must hold writing, and closes the folder.
 func (r *Records) Close() { r.own = nil }
 
-// readOwn reads at most limit bytes of a file in .stoker. It returns nil if there is no such file.
+// readOwn reads the first limit bytes of a file in .stoker. It returns nil if there is no such file.
 func readOwn(dataDir, name string, limit int64) (_ []byte, err error) {
 	root, err := os.OpenRoot(dataDir)
 	if err != nil {
@@ -190,12 +190,12 @@ const (
 
 var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note: the lost
+// DamagedNote replaces a note whose file was damaged. Callers must not treat it as a missing note: the lost
 // note may have said that something is still to be done.
 const DamagedNote = "damaged"
 
 // Note returns the note of that name, or nil if it does not exist. A note is a small file in .stoker in which another
-// package remembers something across restarts. If it cannot be read, Note returns DamagedNote.
+// package remembers something across restarts. If the file is damaged, Note sets it aside and returns DamagedNote, also from then on.
 func (r *Records) Note(name string) ([]byte, error) {
 	if !noteName.MatchString(name) {
 		return nil, fmt.Errorf("invalid note name %q", name)

@@ -110,7 +110,7 @@ func (a *AgentFolder) DropFolder(name string) error {
 }
 
 // Cursor opens directories of the data directory. It keeps the last one and all its parents open, so that work sorted by path
-// opens each directory once.
+// rarely opens a directory twice; see ReopenAfter.
 type Cursor struct {
 	Top    *os.Root
 	Chain  []*Folder // from the root to the last directory
@@ -120,8 +120,8 @@ type Cursor struct {
 	missingErr error
 }
 
-// At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
-// that is not a directory is a *BlockedError.
+// At returns the directory at a path. The Folder is valid until the next call. If a part of the path is missing, the error is
+// fs.ErrNotExist; if one is not a directory, a *BlockedError.
 func (c *Cursor) At(dir string) (*Folder, error) {
 	c.missing = ""
 	if now := time.Now(); len(c.Chain) == 0 || now.Sub(c.Opened) > ReopenAfter {
@@ -153,8 +153,8 @@ func (c *Cursor) At(dir string) (*Folder, error) {
 	return folder, nil
 }
 
-// Look is At for a caller that creates nothing: if dir is in the directory that did not exist at the last call, Look returns the same
-// error without a system call, for as long as the cursor keeps directories open.
+// Look is At for a caller that creates nothing: if dir is, or is in, the directory that did not exist at the last call, Look returns
+// the same error without a system call, for as long as the cursor keeps directories open.
 func (c *Cursor) Look(dir string) (*Folder, error) {
 	if c.missing != "" && (dir == c.missing || relpath.Below(dir, c.missing)) && time.Since(c.Opened) <= ReopenAfter {
 		return nil, c.missingErr
@@ -229,9 +229,9 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 // notice if a directory was renamed or replaced.
 const ReopenAfter = 100 * time.Millisecond
 
-// Walk calls yield for each file below a directory, in the order of full paths. It leaves out folders .stoker. It stops and returns false when
-// yield does. depth is that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind, which spares a system call for
-// each file.
+// Walk calls yield for each entry below a folder that is not a directory, in the order of full paths. It leaves out what is named .stoker. It
+// stops and returns false when yield does. depth is that of folder. stat converts the state of a file; if it is nil, Walk sets only the kind,
+// which spares a system call for each file.
 func Walk(folder *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", folder.Path, MaxDepth))

@@ -21,10 +21,11 @@ const (
 type SmallBlobs struct {
 	bytes []byte
 	ends  []int // of the blobs in bytes
-	large bool  // the blob that write adds is not small
+	large bool  // the blob that Add adds is not small
 }
 
-// Add adds the bytes that write writes, and reports whether they are a small blob. If they are not, Add stops write and adds nothing.
+// Add adds the bytes that write writes, and reports whether they are a small blob. If they are not, Add stops write and adds nothing. An
+// error of write is returned unchanged, and then nothing is added.
 func (b *SmallBlobs) Add(write func(io.Writer) error) (small bool, err error) {
 	b.large = false
 	err = write((*smallWriter)(b))

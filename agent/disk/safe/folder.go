@@ -22,12 +22,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// MaxDepth bounds the depth of a walk: deeper than what the plan allows. The agent keeps one open directory per level of a path.
+// MaxDepth bounds the depth of a path and of a walk: deeper than what the plan allows. The agent keeps one open directory per level.
 const MaxDepth = 1024
 
 // Folder is an open directory below the data directory. When it was opened, no part of its path was a symbolic link.
 // Operations through it stay in that directory, even if a part of the path is renamed or replaced later. A name is one part of a
-// path; no operation follows a link.
+// path; no operation follows a link, but Chmod and Volume.SetMtime may follow one to another name in the same folder.
 type Folder struct {
 	Path string   // relative to the data directory; "" for the data directory
 	Root *os.Root // of the data directory and, outside Linux, of every directory; otherwise nil
@@ -65,7 +65,7 @@ func (n *Folder) Lstat(name string) (fs.FileInfo, error) { return lstatAt(n, nam
 // Open opens the directory with that name. It never follows a link.
 func (n *Folder) Open(name string) (*Folder, error) { return openDirAt(n, name) }
 
-// File opens a regular file, and refuses a link or anything else.
+// File opens a regular file. The error for a link or anything else is an *IrregularError.
 func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
 	want, err := n.Lstat(name)
 	if err != nil {
@@ -343,7 +343,8 @@ func CheckPath(p string) error {
 	return nil
 }
 
-// AreaOf returns the top directory of the mount of folder, which must be the directory that the cursor opened last.
+// AreaOf returns the top directory of the mount of folder, which must be the directory that the cursor opened last. "" is the data
+// directory. A mount inside a project is an error.
 func AreaOf(cur *Cursor, folder *Folder) (string, error) {
 	here, err := MountOf(folder)
 	if err != nil {

@@ -171,7 +171,7 @@ func at2(op string, from *Folder, a string, to *Folder, b string, do func(fa, fb
 	return &os.LinkError{Op: op, Old: from.Join(a), New: to.Join(b), Err: err}
 }
 
-// renameat moves a name. Other systems need the os.Root of the data directory.
+// renameat moves a name. Only other systems use the os.Root, which is that of the data directory.
 func renameat(_ *os.Root, from *Folder, a string, to *Folder, b string) error {
 	return at2("rename", from, a, to, b, func(fa, fb int) error { return unix.Renameat(fa, a, fb, b) })
 }

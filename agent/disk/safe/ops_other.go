@@ -15,7 +15,7 @@ import (
 
 // Outside Linux the package keeps its promises about crashes, but a replaced file is missing for a moment, as on a file
 // system that cannot exchange; and a rename names its directories by path through os.Root, which follows links inside
-// the data directory. Owners are not preserved. This is meant for development.
+// the data directory. Owners, inodes, mounts and free space are not known. This is meant for development. See ops_linux.go for each name.
 
 var ErrNoExchange = errors.New("rename flag not supported")
 

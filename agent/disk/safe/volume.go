@@ -17,14 +17,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Volume changes the data directory. Every method changes one name or file below an open folder and follows no link.
+// Volume changes the data directory. Its methods change names and files below open folders; for links, see Folder.
 type Volume struct {
 	Top *os.Root
 	Log *slog.Logger
 	Now func() time.Time
 	// Around is called around each effect; nil except in tests.
 	Around func(e Effect, do func() error) error
-	// NoExchange is set when the file system turns out not to support the flags of renameat2.
+	// NoExchange is set when a file system turns out not to support the flags of renameat2.
 	NoExchange atomic.Bool
 	// NoModes has the device number of each file system that does not store permission bits.
 	NoModes sync.Map
@@ -351,8 +351,8 @@ func Damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, fmt.Errorf(format, args...))
 }
 
-// WriteError wraps an error of a write. It turns errors about space, limits, a read-only volume and permissions into failures
-// with a reason, and keeps an existing reason.
+// WriteError wraps an error of a write; nil stays nil. It turns errors about space, limits, a read-only volume and permissions into
+// failures with a reason, and keeps an existing reason.
 func WriteError(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -17,9 +17,9 @@ const (
 )
 
 // exchange exchanges the file Staged in own with the one in folder. On a file system that cannot do this, the old file gets the second name
-// aside before Staged is renamed over it. So the caller sees what the gateway writes into the old file. A file that the gateway renames to its
-// name is lost only in the moment between checkSame and the rename of Staged. Without hard links, the name in folder is missing for a moment; after a
-// crash, it is missing until PutBack. If a crash leaves the file aside beside its replacement, the next exchange sets it aside for good.
+// aside before Staged is renamed over it. So the caller sees what the gateway writes into the old file. A file that the gateway renames over the
+// old one is lost only in the moment between checkSame and the rename of Staged. Without hard links, the name in folder is missing for a moment;
+// after a crash, it is missing until PutBack. If a crash leaves the old file in aside, the next exchange sets it aside for good; see SetAside.
 func (f *Files) exchange(own, folder *safe.Folder, name string) error {
 	err := f.vol.Exchange(own, Staged, folder, name)
 	if !errors.Is(err, safe.ErrNoExchange) {
@@ -91,8 +91,7 @@ func (f *Files) PutBack() {
 
 // alone puts back a file that a crash left aside, and then calls do, which changes a single file. Meanwhile it locks .stoker, because other
 // processes that change single files use the same names there. If another process has the lock, alone fails at once, because a program of the
-// gateway could keep it waiting. Without a lock for any other reason, such as a volume that has no
-// locks, alone goes on.
+// gateway could keep it waiting. Without a lock for any other reason, such as a volume that has no locks, alone goes on.
 func (f *Files) alone(do func() error) error {
 	dir, err := f.own.Handle()
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package single changes single files of the gateway, without a plan and without a journal: those of lost+found that a user restores, and those
 // of the agent's API key. A file appears complete or not at all, and no link is followed. What git does not have is not lost, unless the
-// caller of Edit gives no reason to save it.
+// caller of Edit gives no reason to save it, or RemoveOwn removes it.
 package single
 
 import (
@@ -161,7 +161,7 @@ func checkContent(own *safe.Folder, want []byte) error {
 	return err
 }
 
-// save saves the file at a name in lost+found. path is its path.
+// save saves the file at a name in lost+found. path is the path that lost+found records for it.
 func (f *Files) save(in *safe.Folder, name, path, reason string) error {
 	saver := f.lost.NewSaver(f.lost.NewName(plan.ID{}), plan.ID{})
 	if err := saver.Save(in, name, path, reason); err != nil {
@@ -170,8 +170,8 @@ func (f *Files) save(in *safe.Folder, name, path, reason string) error {
 	return saver.Sync()
 }
 
-// saveForeign saves the file Staged in own after an exchange back, or one that failed, unless it is the agent's according to checkOwn: the gateway
-// may have written it at the last moment, and Staged will be removed.
+// saveForeign saves the file Staged in own after an exchange back, or one that failed, unless checkOwn returns nil, because the file is the
+// agent's: the gateway may have written it at the last moment, and Staged will be removed.
 func (f *Files) saveForeign(own *safe.Folder, path string, checkOwn func() error) error {
 	if err := checkOwn(); err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil

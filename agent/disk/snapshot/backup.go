@@ -21,7 +21,7 @@ const BackupsDir = "backups"
 const backupSuffix = ".gwbk"
 
 // Backups has the backups of a data directory. A backup is a copy of the whole gateway that the gateway itself made before a
-// sync: the file backups/<id>.gwbk in .stoker. It has the id of the sync's snapshot. Store.Prune removes old backups.
+// sync: the file backups/<id>.gwbk in .stoker. If the sync takes a snapshot, both have the same id. Store.Prune removes old backups.
 type Backups struct {
 	own *safe.AgentFolder // nil: there are none
 }
@@ -107,7 +107,7 @@ func (b Backups) List() (map[string]int64, error) {
 	return list, nil
 }
 
-// Open opens a backup to read it. The error is fs.ErrNotExist if there is none.
+// Open opens a backup to read it; the caller closes it. The error is fs.ErrNotExist if there is none.
 func (b Backups) Open(id string) (*os.File, error) {
 	folder, err := b.own.OpenExisting(BackupsDir)
 	if err != nil {

@@ -31,7 +31,8 @@ type Content struct {
 // manifest of the snapshot, which the agent owned at that time, and the other files that this sync or a later one replaced or
 // deleted.
 //
-// The bytes come from the snapshots. If no sync has touched a file since, they come from the live file.
+// The bytes come from the snapshots. If no sync has touched a file since, they come from the live file. For exceptions, see
+// priorState.version and priorState.open.
 //
 // To read Contents while an agent runs, open the Dir with ReadOnly.
 type Contents struct {

@@ -73,7 +73,7 @@ func (s *Store) priorState(id string, ids []string, blobs plan.Objects) (*priorS
 	return p, nil
 }
 
-// newest returns the last five ids of a list, as text.
+// newest returns the last five ids of a list as text, or "none".
 func newest(ids []string) string {
 	if len(ids) == 0 {
 		return "none"
@@ -159,7 +159,7 @@ func (p *priorState) lastWritten(first int) (rec plan.Owned, written bool) {
 }
 
 // version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the
-// manifest of the snapshot, if recorded is true. isLive reports whether the live file has a blob id and a mode.
+// manifest of the snapshot, if recorded is true. isLive reports whether the live file has that blob id and mode.
 //
 // The journal of the snapshot's sync says what was at each path that it names. If only later syncs touched the path, the first of
 // them may have found what a user did after the snapshot: another file, or none. Then the recorded file was there.

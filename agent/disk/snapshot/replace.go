@@ -114,7 +114,7 @@ func (p *replacement) put(ctx context.Context, f Content, rec plan.Owned, owned 
 	return nil
 }
 
-// remove adds the change that removes an owned file. If a user put something else in its place, only the record goes.
+// remove adds the change that removes an owned file. If it is gone, or a user put something else in its place, only the record goes.
 func (p *replacement) remove(rec plan.Owned) error {
 	c, err := p.live.find(rec.Path, rec, true)
 	if err != nil {

@@ -21,7 +21,7 @@ type Restore struct {
 	// Header is that of the manifest from before the snapshot's sync.
 	Header  plan.Header
 	Changes *plan.Changes
-	// Done reports that the last sync restored the snapshot already, which may be gone since. Then the other fields are zero.
+	// Done reports that the snapshot is gone, and that the last sync that took one restored it. Then the other fields are zero.
 	Done bool
 	// Edited are the paths that get what a user left there after the snapshot, because neither the snapshots nor git have the file
 	// from before.
@@ -42,8 +42,8 @@ type source struct {
 // all later ones did. A path that none of them touched stays as it is. What a user has changed at the other paths goes to
 // lost+found, as in any sync.
 //
-// If a file of a snapshot is damaged, its bytes come from blobs. If blobs does not have them either, the reason of the error is
-// SnapshotFailed. The caller must close the result.
+// If a file of a snapshot is damaged, its bytes come from blobs, which may be nil. If blobs does not have them either, or if there is no
+// such snapshot, the reason of the error is SnapshotFailed. The caller must close the result.
 func (s *Store) PlanRestore(ctx context.Context, live Live, id string, blobs plan.Objects) (*Restore, error) {
 	ids, err := s.ids()
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Restore) Close() {
 	}
 }
 
-// Snapshot returns the id of the snapshot.
+// Snapshot returns the id of the snapshot. It must not be called if Done.
 func (r *Restore) Snapshot() string { return r.prior.id }
 
 func (r *Restore) plan(ctx context.Context) error {

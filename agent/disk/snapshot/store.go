@@ -9,8 +9,8 @@
 //
 // So a snapshot copies no file on a volume with hard links, and its cost depends on the sync and not on the size of the gateway.
 // Restoring the newest snapshot undoes the last sync, and restoring an older one undoes all syncs since, for which each of them needs a snapshot.
-// Therefore a sync that takes no snapshot removes all of them. If it restores a snapshot, this one and older ones stay: the files
-// are again what they were before the sync of that snapshot.
+// Therefore a sync that moves files and takes no snapshot removes all of them. If it restores a snapshot, this one and older ones stay: the
+// files are again what they were before the sync of that snapshot.
 package snapshot
 
 import (
@@ -318,7 +318,7 @@ func (s *Store) lookUp(id string) (x Snapshot, ok bool) {
 	return x, ok
 }
 
-// Manifest opens the manifest from before the sync of a snapshot, and checks all of it.
+// Manifest opens the manifest from before the sync of a snapshot, and checks all of it. The caller closes it.
 func (s *Store) Manifest(id string) (*format.Manifest, error) {
 	folder, err := s.openFolder(id)
 	if err != nil {
@@ -425,7 +425,7 @@ func (s *Store) Drop(ids ...string) error {
 	return errors.Join(s.drop(ids...), s.own.Vol.SyncDir(all))
 }
 
-// DropNewer removes the snapshots that are newer than id, because a sync that takes none restored id.
+// DropNewer removes the snapshots that are newer than id, because a sync that takes none restored id. If id is gone, it removes all.
 func (s *Store) DropNewer(id string) error {
 	ids, err := s.ids()
 	if err != nil {

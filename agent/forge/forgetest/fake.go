@@ -128,7 +128,8 @@ func (f *Fake) Status(commit, context string) (forge.CommitStatus, int) {
 	return list[len(list)-1], len(list)
 }
 
-// setStatus stores a status whose state has the provider's name. It returns false if it is the state of the last one.
+// setStatus stores a status. state is one of states, the provider's names for pending, success and failure. On GitLab, setStatus returns false if
+// the last status has the same state.
 func (f *Fake) setStatus(r *http.Request, state, context, description, url string, states ...string) bool {
 	s := forge.CommitStatus{State: []forge.CommitState{forge.Pending, forge.Success, forge.Failure}[slices.Index(states, state)], Context: context, Description: description, URL: url}
 	key := r.PathValue("commit") + " " + context
@@ -195,7 +196,7 @@ func read(r *http.Request, v any) {
 	}
 }
 
-// create adds a pull request. It returns false if one of the branch is open.
+// create adds a pull request. It returns false if one from the branch to the base is open.
 func (f *Fake) create(branch, base, title, body string) (*forge.PullRequest, bool) {
 	if slices.ContainsFunc(f.list, func(p forge.PullRequest) bool { return p.Branch == branch && p.Base == base && p.State == forge.Open }) {
 		return nil, false

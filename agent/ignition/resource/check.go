@@ -32,12 +32,13 @@ var lfsHeaders = []string{lfsHeader, "version https://hawser.github.com/", "vers
 //   - A Git LFS pointer in place of the content is LFSPointer.
 //   - A *.json file must be JSON; an invalid or empty file is ConfigSyntaxError with file, line and column. Like the gateway,
 //     the Checker accepts a UTF-8 byte order mark (Gson skips it), duplicate keys, and invalid UTF-8 in strings.
-//   - A resource.json or unary-resource.json must be an object, and its "files", if present, a list of plain names.
+//   - A resource.json or unary-resource.json must be an object, and its "files", if present, a list of different plain names. One
+//     larger than maxShape is LimitExceeded.
 //   - The resource.json of a project or config resource must have an object "attributes": a missing one was seen to break
 //     the next cold start of the whole gateway.
 //
-// Memory use does not depend on the size of the file. Write never fails, so that a Checker can be part of an
-// io.MultiWriter.
+// A Checker keeps up to maxShape of a resource.json in memory, and up to some kilobytes of any other file. Write never fails, so that a
+// Checker can be part of an io.MultiWriter.
 type Checker struct {
 	path  string
 	json  *scanner

@@ -66,7 +66,7 @@ func TestInvalidFiles(t *testing.T) {
 		"half a byte order mark": {view, "\xef\xbb{}", v1alpha1.ReasonConfigSyntaxError, ":1:3:"},
 		"two byte order marks":   {view, "\xef\xbb\xbf\xef\xbb\xbf{}", v1alpha1.ReasonConfigSyntaxError, ":1:4:"},
 		"UTF-16":                 {view, "\xff\xfe{\x00}\x00", v1alpha1.ReasonConfigSyntaxError, ":1:1: unexpected byte 0xff"},
-		"in capitals":            {viewPath + "VIEW.JSON", "{", v1alpha1.ReasonConfigSyntaxError, "VIEW.JSON:1:2"},
+		"extension in capitals":  {viewPath + "VIEW.JSON", "{", v1alpha1.ReasonConfigSyntaxError, "VIEW.JSON:1:2"},
 		"too deep":               {view, strings.Repeat("[", 10001), v1alpha1.ReasonConfigSyntaxError, "nested deeper than 10000"},
 		"LFS pointer": {
 			viewPath + "thumbnail.png", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", v1alpha1.ReasonLFSPointer, "thumbnail.png is a Git LFS pointer",
@@ -114,7 +114,7 @@ func TestFailingReader(t *testing.T) {
 	assert.Empty(t, failure.Reason(err, ""))
 }
 
-// F11: the memory for a check does not depend on the size of the file.
+// F11 of docs/internals/threats.md: the memory for a check does not depend on the size of the file.
 func TestHugeFileMemory(t *testing.T) {
 	chunk := []byte(strings.Repeat("a", 1<<20))
 	var before, after runtime.MemStats

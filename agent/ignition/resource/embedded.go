@@ -13,8 +13,8 @@ import (
 //
 //	{"type": "Embedded", "data": {"ciphertext": "…", "encrypted_key": "…", "iv": "…", "protected": "…", "tag": "…"}}
 //
-// Gateways encrypt it with a key that is the same on every stock gateway [IA], so a file with one is close to a file with the
-// secret itself.
+// Gateways encrypt it with a key that, according to the vendor, is the same on every stock gateway. So a file with one is close to a
+// file with the secret itself. embeddedNames are two of its keys: a file with both is taken for one with an embedded secret.
 var embeddedNames = [...][]byte{[]byte(`"ciphertext"`), []byte(`"encrypted_key"`)}
 
 // EmbeddedFinder looks for an embedded secret in a stream.

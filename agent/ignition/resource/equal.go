@@ -30,8 +30,7 @@ func SameJSON(a, b []byte) (bool, error) {
 }
 
 // SameButModification reports whether two resource.json mean the same apart from attributes.lastModification and
-// attributes.lastModificationSignature, which the gateway updates itself. It returns an error if one of them is not
-// JSON.
+// attributes.lastModificationSignature, which the gateway updates itself. Errors are those of SameJSON.
 func SameButModification(a, b []byte) (bool, error) {
 	return same(a, b, removeModification)
 }

@@ -44,8 +44,8 @@ type Signed struct {
 	raw        []byte
 	scope      int32
 	version    int32
-	text       string // documentation or description, whichever is the last in the file
-	flags      [3]byte
+	text       string   // documentation or description, whichever is the last in the file
+	flags      [3]byte  // locked, which is always 0; restricted; overridable
 	files      []string // sorted
 	attributes []member
 	stored     gjson.Result

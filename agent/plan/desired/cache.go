@@ -21,7 +21,7 @@ const (
 type Cache struct {
 	kinds   map[plan.ID]kind          // of blobs and trees; a tree is volatile if any blob in it is
 	results map[[32]byte]plan.ID      // recipe key → id of its result
-	matches map[string]string         // pattern of a patch → a file that matched it
+	matches map[string]string         // mapping and pattern of a patch → a file that matched it before
 	bytes   map[plan.ID]*list.Element // the elements of recent by id
 	recent  *list.List                // of rendered, most recently used first
 	size    int                       // bytes in recent

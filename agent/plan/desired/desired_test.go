@@ -150,12 +150,12 @@ func TestEmptyDirectoryHidesNoFile(t *testing.T) {
 		commit  []string
 		want    map[string]string
 	}{
-		"no file remains":         {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep.md", "no"}, map[string]string{"d/x": "file"}},
-		"a file remains":          {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep", "yes"}, map[string]string{"d/x/in/deep": "yes"}},
-		"the directory itself":    {"d/x/", []string{"one/x", "file", "two/x/a", "no"}, map[string]string{"d/x": "file"}},
-		"a directory before it":   {"**/*.md", []string{"two/x", "file", "one/x/a", "hidden"}, map[string]string{"d/x": "file"}},
-		"a destination below it":  {"**/*.md", []string{"one/x", "file", "three/a.md", "no"}, map[string]string{"d/x": "file"}},
-		"a destination with more": {"**/*.md", []string{"one/x", "file", "three/a.py", "yes"}, map[string]string{"d/x/y/a.py": "yes"}},
+		"no file remains":                 {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep.md", "no"}, map[string]string{"d/x": "file"}},
+		"a file remains":                  {"**/*.md", []string{"one/x", "file", "two/x/README.md", "no", "two/x/in/deep", "yes"}, map[string]string{"d/x/in/deep": "yes"}},
+		"the directory is excluded":       {"d/x/", []string{"one/x", "file", "two/x/a", "no"}, map[string]string{"d/x": "file"}},
+		"the directory is earlier":        {"**/*.md", []string{"two/x", "file", "one/x/a", "hidden"}, map[string]string{"d/x": "file"}},
+		"an empty destination below":      {"**/*.md", []string{"one/x", "file", "three/a.md", "no"}, map[string]string{"d/x": "file"}},
+		"a destination below with a file": {"**/*.md", []string{"one/x", "file", "three/a.py", "yes"}, map[string]string{"d/x/y/a.py": "yes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := plantest.NewObjects()
@@ -167,6 +167,7 @@ func TestEmptyDirectoryHidesNoFile(t *testing.T) {
 	}
 }
 
+// The agent does not read an excluded directory: here it is a damaged tree, which would fail the walk.
 func TestExcludedDirectory(t *testing.T) {
 	o := plantest.NewObjects()
 	broken := o.RawTree([]plan.Entry{{Name: "b", Mode: plan.Regular}, {Name: "a", Mode: plan.Regular}})
@@ -255,7 +256,7 @@ func TestSourceOfOtherType(t *testing.T) {
 	}
 }
 
-// F1: a mapping is refused if its source, or a directory above the source, is a link.
+// F1 of docs/internals/threats.md: a mapping is refused if its source, or a directory above the source, is a link.
 func TestSymbolicLinkInSource(t *testing.T) {
 	o := plantest.NewObjects()
 	files := plantest.Pairs("real/a", "1")
@@ -296,7 +297,7 @@ func TestCollidingNames(t *testing.T) {
 		"case":                    {"p/View.json", "p/view.json"},
 		"case of a directory":     {"P/a", "p/b"},
 		"composed and decomposed": {"p/\u00e9", "p/e\u0301"},
-		"both":                    {"p/\u00c9", "p/e\u0301"},
+		"case and composition":    {"p/\u00c9", "p/e\u0301"},
 		"sharp s":                 {"p/straße", "p/STRASSE"},
 		"Kelvin":                  {"p/\u212a", "p/k"},
 	} {

@@ -21,9 +21,9 @@ type Delta struct {
 // ErrPrevious marks an error of the older tree. planner.Compute then compares all files instead.
 var ErrPrevious = errors.New("the previous tree cannot be read")
 
-// Diff yields the paths at which two trees made with the same rules differ, sorted bytewise. It skips directories made
-// of the same trees, unless something in them renders differently, so its cost is that of the changed directories. It
-// renders nothing of the older tree: the manifest has those results.
+// Diff yields the paths at which two trees differ, or may differ (Delta.Uncertain), sorted bytewise. The rules of the trees must have the
+// same fingerprint. Diff skips directories made of the same trees, unless something in them renders differently, so its cost is that of
+// the changed directories. It renders nothing of the older tree: the manifest has those results.
 func Diff(from, to *Tree) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		x := newDiffer(from, to, yield)

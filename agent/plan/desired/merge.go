@@ -63,8 +63,8 @@ func (o *overlay) top() node {
 	return n
 }
 
-// list returns the children of a directory in git's order, without excluded and never-touch paths. All files have git's ids. It refuses
-// unsafe paths.
+// list returns the children of a directory in git's order, without excluded and never-touch paths and mounts. All files have git's ids. It
+// refuses unsafe paths.
 func (o *overlay) list(n node) ([]child, error) {
 	if err := o.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
 		return nil, err

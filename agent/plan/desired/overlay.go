@@ -17,7 +17,7 @@ import (
 // lists a directory.
 //
 // If mappings overlap, the later one wins, file by file. A file of a later mapping hides a directory of the same name
-// from earlier mappings, and a directory of a later mapping hides their file.
+// from earlier mappings, and a directory of a later mapping hides their file if it has any file itself.
 type overlay struct {
 	rules        *plan.Rules
 	objects      plan.Objects
@@ -208,8 +208,8 @@ func (o *overlay) symlinkError(what string, id plan.ID) error {
 // shown is the number of paths in a message.
 const shown = 10
 
-// noSourceError returns the error for a first sync whose mappings match nothing in the commit. That is a typing mistake, and
-// the gateway must not look synced. The message shows what the commit has instead.
+// noSourceError returns the error for a first sync whose mappings match nothing in the commit. That is probably a typing mistake,
+// and the gateway must not look synced. The message shows what the commit has instead.
 func (o *overlay) noSourceError() error {
 	var want []string
 	for _, m := range o.missing {

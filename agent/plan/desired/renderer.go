@@ -186,7 +186,7 @@ func (x *renderer) resolve(r *recipe) error {
 	return nil
 }
 
-// key identifies all inputs of a recipe. The path is not one of them, because only error messages use it.
+// key identifies all inputs of a recipe. The path is not one of them, because the result does not depend on it.
 func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 	h := sha256.New()
 	h.Write(r.blob[:])

@@ -21,11 +21,11 @@ type Source struct {
 	recipe  *recipe
 }
 
-// Rendered reports whether the file on the disk has other bytes than git: a template, a patch or the gateway's name changes them.
+// Rendered reports whether a template, a patch or the gateway's name can give the file other bytes than git's.
 func (s *Source) Rendered() bool { return s.recipe != nil }
 
-// Source returns where git has a desired file, or would have a new one: a new file belongs to the mapping of its nearest sibling, or else to the
-// mapping with the longest destination. It returns false if no mapping brings files there.
+// Source returns where git has a desired file, or would have a new one (see mappingFor). It returns false if no mapping brings files
+// there.
 func (t *Tree) Source(path string) (Source, bool, error) {
 	children, err := t.overlay.children(relpath.Parent(path), t.overlay.list)
 	if err != nil {
@@ -43,8 +43,8 @@ func (t *Tree) Source(path string) (Source, bool, error) {
 	return Source{Path: t.overlay.rules.Mappings[mapping].SourceOf(path), Mapping: mapping}, true, nil
 }
 
-// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling, or else of the nearest sibling of a parent, or else the one
-// with the longest destination.
+// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling, or else of the nearest sibling of a parent, or else
+// the one with the longest destination, of several the last.
 func (t *Tree) mappingFor(path string) (int, error) {
 	covers := func(i int) bool {
 		m := &t.overlay.rules.Mappings[i]
@@ -96,7 +96,7 @@ func nearest(children []child, name string, covers func(int) bool) int {
 }
 
 // Invert returns what git must have at s so that the agent writes wanted to path. Of a patched file, git keeps its own values at the
-// patched places. A template cannot be inverted. The caller must check that the result renders to wanted.
+// patched places. A template cannot be inverted: the error is ChangesRefused. The caller must check that the result renders to wanted.
 func (t *Tree) Invert(path string, s Source, wanted []byte) ([]byte, error) {
 	switch r := s.recipe; {
 	case r == nil:
@@ -111,8 +111,8 @@ func (t *Tree) Invert(path string, s Source, wanted []byte) ([]byte, error) {
 	return render.Unpatch(path, git, wanted, s.recipe.edits)
 }
 
-// Resign signs raw, a resource.json that a gateway signed, for the files that inGit writes. It returns raw unchanged if raw is unsigned, or if
-// its signature does not match the files that onDisk writes.
+// Resign signs raw, a resource.json that a gateway signed, for the files that inGit writes. It returns raw unchanged if raw is unsigned or
+// damaged, if its signature does not match the files that onDisk writes, or if inGit fails.
 func Resign(raw []byte, onDisk, inGit func(w io.Writer, name string) error) []byte {
 	s, err := resource.ParseSigned(raw)
 	if err != nil || s.Stored() == "" {

@@ -1,5 +1,5 @@
 // Package desired lists the files that the data directory of a gateway should have: those of a commit, placed by the mappings of
-// the rules, without excluded files, and with templates and patches applied.
+// the rules, with templates and patches applied. Excluded and never-touch paths and the gateway's mounts are left out.
 package desired
 
 import (
@@ -16,7 +16,7 @@ import (
 // File is one desired file.
 type File struct {
 	Path string
-	ID   plan.ID
+	ID   plan.ID // of the content as the gateway gets it: rendered, or git's
 	Exec bool
 	// Origin is the index of the mapping in the rules.
 	Origin uint16
@@ -31,7 +31,8 @@ type Tree struct {
 	rendered bool // the renderer has rendered all files
 }
 
-// NewTree looks up the sources of the mappings in the tree root. Later calls read what is below them, and report the errors there.
+// NewTree looks up the sources of the mappings in the tree root. Later calls read most of what is below them, and report the errors
+// there.
 func NewTree(objects plan.Objects, root plan.ID, rules plan.Rules) (*Tree, error) {
 	return NewCache().NewTree(objects, root, rules)
 }
@@ -69,7 +70,8 @@ func (t *Tree) ReadLocally(read func(path string, id plan.ID) ([]byte, bool)) {
 	t.renderer.readLocal = read
 }
 
-// NoSourceError returns the error for a commit that has the source of no mapping.
+// NoSourceError returns the error for a commit that has the source of no mapping. The caller must have found that Missing has all of
+// them, and that there are any.
 func (t *Tree) NoSourceError() error { return t.overlay.noSourceError() }
 
 // Has reports whether WriteBlob can write the content of an id.
@@ -202,7 +204,7 @@ func (w *walker) walk(n node) bool {
 	return true
 }
 
-// Dirs returns the sorted names of the desired directories in dir. It reads only that directory.
+// Dirs returns the names of the desired directories in dir, in git's order: a-b before a. It reads only the directories on the way.
 func (t *Tree) Dirs(dir string) ([]string, error) {
 	children, err := t.overlay.children(dir, t.overlay.list)
 	if err != nil {
@@ -238,7 +240,7 @@ func (t *Tree) rendersIn(n node) bool {
 	return slices.ContainsFunc(n.layers, func(l layer) bool { return t.overlay.rules.Mappings[l.mapping].Renders() })
 }
 
-// WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
+// WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If WriteBlob cannot write the id,
 // WriteWanted renders everything once, and returns ErrGone if no file has the id.
 func (t *Tree) WriteWanted(w io.Writer, id plan.ID) (int64, error) {
 	if !t.Has(id) {

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/agent/plan/relpath"
 )
 
-// MappedDirs returns the destinations of directory mappings, without nested ones.
+// MappedDirs returns the destinations of directory mappings whose source is in the commit, without nested ones and never-touch paths.
 func (t *Tree) MappedDirs() []string {
 	var dirs []string
 	var visit func(path string, d *destination)
@@ -63,8 +63,8 @@ func (c *cursor[T]) has(path string) (bool, error) {
 }
 
 // Unwanted yields the regular files in mapped directories that are neither desired nor owned, and that the rules do not leave alone. Prune
-// mirror deletes these files. A volume may ignore case or Unicode normalization, so that one file answers to two names. A file that git has
-// under its other name is not unwanted.
+// mirror deletes these files. A volume may ignore case or Unicode normalization, so that one file has two names. A file that git has under
+// its other name is not unwanted.
 func (t *Tree) Unwanted(manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		for _, dir := range t.MappedDirs() {

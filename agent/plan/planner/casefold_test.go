@@ -43,12 +43,12 @@ const (
 
 func TestCaseRename(t *testing.T) {
 	for _, policy := range []plan.ConflictPolicy{plan.GitWins, plan.GatewayWins} {
-		for content, want := range map[string]plan.Op{"1": plan.Adopt, "2": plan.Update} {
-			t.Run(policyNames[policy]+", content "+content, func(t *testing.T) {
+		for content, want := range map[string]plan.Op{"same": plan.Adopt, "new": plan.Update} {
+			t.Run(policyNames[policy]+", "+content+" content", func(t *testing.T) {
 				bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 					s := newScene(t, nil)
 					s.rules.Conflict = policy
-					s.sync(plantest.Pairs("projects/p/project.json", "{}", upper, "1"))
+					s.sync(plantest.Pairs("projects/p/project.json", "{}", upper, "same"))
 					c, err := s.plan(plantest.Pairs("projects/p/project.json", "{}", lower, content), mode, func(in *planner.Input) { in.State = caseless{s.disk} })
 					require.NoError(t, err)
 					assert.Nil(t, c.Held)
@@ -56,18 +56,18 @@ func TestCaseRename(t *testing.T) {
 					assert.Equal(t, 2, c.Total)
 
 					c = s.sync(plantest.Pairs("projects/p/project.json", "{}", lower, content), mode)
-					assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "on a volume that keeps case")
+					assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "on a volume that distinguishes case")
 				})
 			})
 		}
 	}
 }
 
-// A file that differs only in the case of its name is not a conflict unless the gateway changed it. With policy hold, a false
+// A commit that changes only the case of a file's name is not a conflict unless the gateway changed the file. Under hold, a false
 // conflict would stop all syncs.
 func TestCaseRenameOfEditedFile(t *testing.T) {
 	for name, c := range map[string]struct {
-		there, git string // content at the old name on the gateway and in git; git had 1
+		there, git string // content on the gateway, at the old name, and in the commit, at the new name; it was 1 in both
 		want       plan.Op
 		held       []string
 	}{
@@ -103,18 +103,18 @@ func TestCaseRenameOfEditedFile(t *testing.T) {
 func TestCaseRenameUnderMirror(t *testing.T) {
 	s := newScene(t, map[string]string{"projects/p/project.json": "{}", upper: "1", "projects/p/views/Mine/view.json": "1"})
 	s.rules.Prune = plan.PruneMirror
-	ignored := func(in *planner.Input) { in.State = caseless{s.disk} }
+	ignoreCase := func(in *planner.Input) { in.State = caseless{s.disk} }
 	files := plantest.Pairs("projects/p/project.json", "{}", lower, "1", "config/x", "1")
-	c := s.sync(files, ignored)
+	c := s.sync(files, ignoreCase)
 	assert.NotContains(t, done(c), upper)
 	assert.Equal(t, plan.Adopt, done(c)[lower])
 	assert.Equal(t, plan.Delete, done(c)["projects/p/views/Mine/view.json"])
 	for f, err := range s.input(files).Desired.Unwanted(s.manifest, caseless{s.disk}) {
 		require.NoError(t, err)
-		assert.NotEqual(t, upper, f.Path, "it is the desired file, and no change of a user")
+		assert.NotEqual(t, upper, f.Path, "it is the desired file under its old name, and no new file of a user")
 	}
 	for _, mode := range []func(*planner.Input){nothing, full} {
-		assert.NotContains(t, done(s.sync(files, ignored, mode)), upper, "the next plan does not delete the file either")
+		assert.NotContains(t, done(s.sync(files, ignoreCase, mode)), upper, "the next plan does not delete the file either")
 	}
 }
 
@@ -237,20 +237,21 @@ func TestMappingToMountIsNotSynced(t *testing.T) {
 	assert.Contains(t, strings.Join(c.Warnings, "\n"), mountedDir+" is not synced")
 }
 
-// These tests cover resources that a user edited in git without updating the signature. If resource.json is unchanged, a gateway
+// The following tests cover resources that a user edited in git without updating the signature. If resource.json is unchanged, a gateway
 // may ignore the edit.
 
-// listing returns a resource.json of view.json with a signature.
+// listing returns a resource.json that lists view.json and has a signature.
 func listing(version, signature string) string {
 	return `{"scope":"A","version":` + version + `,"files":["view.json"],"attributes":{"lastModification":{"actor":"git"},"lastModificationSignature":"` + signature + `"}}`
 }
 
+// byHand returns a commit with an edited view, and with a resource.json whose signature does not match it.
 func byHand(content string) plantest.Files {
 	return plantest.Pairs(view, content, meta, listing("1", "aa"))
 }
 
-// fits returns the resource.json on the scene's disk and checks that its signature matches the view.
-func (s *scene) fits() string {
+// validMeta checks that the signature of the resource.json on the scene's disk matches the view, and returns the resource.json.
+func (s *scene) validMeta() string {
 	s.t.Helper()
 	doc, ok := s.disk.Content(meta)
 	require.True(s.t, ok)
@@ -279,7 +280,7 @@ func TestHandEditedViewIsSigned(t *testing.T) {
 			c := s.sync(byHand(content), mode)
 			assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c), content)
 			assert.Equal(t, map[string]plan.ID{meta: plantest.BlobID([]byte(listing("1", "aa")))}, c.Signed)
-			doc := s.fits()
+			doc := s.validMeta()
 			assert.False(t, seen[doc], "the gateway has already seen this one: %s", doc)
 			seen[doc] = true
 			assert.Equal(t, c.Signed[meta], s.manifest.Records[meta].Want)
@@ -302,7 +303,7 @@ func TestForeignViewIsSigned(t *testing.T) {
 	s := newScene(t, map[string]string{view: "gateway", meta: listing("1", "aa")})
 	c := s.sync(byHand("v1"))
 	assert.Equal(t, map[string]plan.Op{view: plan.Update, meta: plan.Update}, done(c))
-	s.fits()
+	s.validMeta()
 	assert.Equal(t, map[string]string{view: "gateway", meta: listing("1", "aa")}, s.lost, "lost+found gets the whole resource")
 	assert.Empty(t, s.sync(byHand("v1"), full).List)
 }
@@ -315,7 +316,7 @@ func TestValidSignatureStays(t *testing.T) {
 		assert.Equal(t, map[string]plan.Op{view: plan.Update}, done(s.sync(plantest.Pairs(view, "v2", meta, unsigned), mode)))
 		s.sync(plantest.Pairs(view, "v2", meta, listing("1", "aa")), mode)
 		s.sync(plantest.Pairs(view, "v3", meta, listing("1", "aa")), mode)
-		right := s.fits()
+		right := s.validMeta()
 
 		other := newScene(t, nil)
 		other.sync(plantest.Pairs(view, "v3", code, "c1", meta, right))

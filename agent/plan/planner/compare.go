@@ -19,8 +19,8 @@ type comparer struct {
 	verify   bool          // hash every file, even if stat agrees with the record
 }
 
-// foundID returns the blob id of a file with the state st. If owned, rec is its record, whose id counts if st agrees with it. Otherwise foundID
-// hashes the content.
+// foundID returns the blob id of the file at path; st is its Stat. If owned, rec is its record: unless verify is set, a file with the
+// size and mtime of rec has the id rec.Have. Otherwise foundID hashes the content.
 func (r *comparer) foundID(path string, st plan.Stat, rec plan.Owned, owned bool) (plan.ID, error) {
 	if owned && !r.verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
 		return rec.Have, nil
@@ -32,7 +32,7 @@ func (r *comparer) foundID(path string, st plan.Stat, rec plan.Owned, owned bool
 	return id, nil
 }
 
-// sameMeaning reports whether the file on the disk means the same as git's.
+// sameMeaning reports whether the file on the disk means the same as git's. It returns false if only their bytes can be compared.
 func (r *comparer) sameMeaning(c plan.Change) (bool, error) {
 	same := comparison(&c)
 	if same == nil {
@@ -48,9 +48,9 @@ func (r *comparer) sameMeaning(c plan.Change) (bool, error) {
 	return r.compare(c.Path, want, same)
 }
 
-// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. It returns false if
-// those bytes are no longer available, because the store lost the blob or the rules that rendered it are unknown. Then
-// the file counts as changed on the gateway, so that its version is saved to lost+found before git's replaces it.
+// sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. It returns false if those bytes
+// are too large, or no longer available because the store lost the blob or the rules that rendered it are unknown. Then the
+// file counts as changed on the gateway, so that its version is saved to lost+found before git's replaces it.
 func (r *comparer) sameAsBefore(c plan.Change, rec plan.Owned) (bool, error) {
 	same := comparison(&c)
 	if same == nil {
@@ -63,7 +63,7 @@ func (r *comparer) sameAsBefore(c plan.Change, rec plan.Owned) (bool, error) {
 	return r.compare(c.Path, before, same)
 }
 
-// isNoise reports whether the gateway changed the bytes of a file, but not the meaning.
+// isNoise reports whether the gateway changed the bytes of a file, but not the meaning. Thumbnails have no meaning.
 func (r *comparer) isNoise(c plan.Change, rec plan.Owned) (bool, error) {
 	if isThumbnail(c.Path) {
 		return true, nil

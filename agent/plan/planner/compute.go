@@ -1,6 +1,6 @@
-// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The plan depends on nothing
-// else, so that the agent, a diff and a dry run get the same one. An incremental plan skips files whose git id is unchanged, unless they use the ref
-// or the commit: everything else that changes content is in the fingerprint of the rules.
+// Package planner computes the plan of a sync: it compares the desired tree with the manifest and the data directory. The plan depends only on
+// its Input, so that the agent, a diff and a dry run get the same one. An incremental plan skips files whose git id is unchanged, unless they use
+// the ref or the commit: everything else that changes content is in the fingerprint of the rules.
 package planner
 
 import (
@@ -20,8 +20,9 @@ import (
 // Input is the input of Compute.
 type Input struct {
 	Desired *desired.Tree
-	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. If it is nil, does not match the manifest or
-	// cannot be read, Compute compares every file. Previous never changes what is written; Drifted and Unchanged count only what was compared.
+	// Previous is the tree of the manifest's commit; comparing tree ids with it saves work. The plan is then incremental: it decides only
+	// about paths that differ between the trees, and Drifted and Unchanged count only these. If Previous is nil, does not match the
+	// manifest or cannot be read, the plan is a full one: Compute compares every file.
 	Previous *desired.Tree
 	Manifest plan.Manifest
 	State    plan.State
@@ -29,8 +30,9 @@ type Input struct {
 	To, From plan.ID
 	// AllowMassDeletion reports that an operator approved the mass deletion of this commit. Otherwise Compute holds a mass deletion.
 	AllowMassDeletion bool
-	// Repair replaces what only the gateway changed with git's version, after saving the gateway's version to lost+found.
-	// The conflict policy still decides about what both changed. Repair makes the plan a full one.
+	// Repair replaces what only the gateway changed with git's version, after saving the gateway's version to lost+found (for the
+	// exceptions see Proposed and policies.repairs). The conflict policy still decides about what both changed. Repair makes the plan a
+	// full one.
 	Repair bool
 	// Verify hashes every file, even if stat agrees with the manifest. It makes the plan a full one.
 	Verify bool
@@ -47,9 +49,9 @@ type Input struct {
 
 // Compute decides what a sync does. It only reads.
 //
-// With Previous, Compute decides only about the paths that differ between the two trees; other changes of the gateway are
-// drift and not part of the plan. Without it, Compute joins the sorted streams of the desired tree and the manifest,
-// and looks up each path on the disk, so that memory grows with the changes and not with the files.
+// For an incremental plan, Compute walks the differences between the two trees. Other changes of the gateway are drift and not part of
+// the plan, except new files under prune mirror. For a full plan, it joins the sorted streams of the desired tree and the manifest, and looks up
+// each path on the disk, so that memory grows with the changes and not with the files.
 func Compute(in Input) (*plan.Changes, error) {
 	if err := in.Desired.CheckRendering(); err != nil {
 		return nil, err
@@ -105,7 +107,7 @@ type planner struct {
 	// has left the commit.
 	sameRules bool
 	owned     int             // number of records
-	noise     map[string]bool // paths at which the gateway changed the bytes but not the meaning
+	noise     map[string]bool // paths at which the gateway changed only bytes without meaning: JSON means the same, or it is a thumbnail
 	dirs      []string        // desired files at whose path a directory stands
 	lost      lostSources
 	conflicts map[string]bool // paths that hold the plan

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// project returns the files of a project with n views.
 func project(name string, n int) plantest.Files {
 	files := plantest.Pairs("projects/"+name+"/project.json", `{"title":"`+name+`"}`)
 	for i := range n {
@@ -172,16 +173,16 @@ func TestErrorsEndPlan(t *testing.T) {
 	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
 	s.disk.Touch("projects/p/b")
 	for name, with := range map[string]func(*planner.Input){
-		"stat":             func(in *planner.Input) { in.State = failing{State: in.State, stat: broken} },
-		"hash":             func(in *planner.Input) { in.State = failing{State: in.State, blob: broken}; in.Verify = true },
-		"manifest get":     func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken} },
-		"manifest all":     func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken}; in.Previous = nil },
-		"a tree of commit": func(*planner.Input) { s.objects.Forget(s.objects.Commit(plantest.Pairs("a.txt", "two", "b", "b"))) },
+		"stat":                 func(in *planner.Input) { in.State = failing{State: in.State, stat: broken} },
+		"hash":                 func(in *planner.Input) { in.State = failing{State: in.State, blob: broken}; in.Verify = true },
+		"manifest get":         func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken} },
+		"manifest all":         func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken}; in.Previous = nil },
+		"a tree of the commit": func(*planner.Input) { s.objects.Forget(s.objects.Commit(plantest.Pairs("a.txt", "two", "b", "b"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.plan(plantest.Pairs(file, "two", "projects/p/b", "b"), with)
 			assert.Error(t, err, name)
-			if name != "a tree of commit" {
+			if name != "a tree of the commit" {
 				assert.ErrorIs(t, err, broken, name)
 			}
 		})
@@ -250,7 +251,7 @@ func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
 // Files that the other node of a pair may have replicated are not edits: git replaces them with every conflict policy.
 func TestFileFromOtherNodeIsReplaced(t *testing.T) {
 	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
-	brought := func(in *planner.Input) {
+	replicated := func(in *planner.Input) {
 		in.Replicated = func(path string) bool { return strings.HasPrefix(path, "projects/") }
 	}
 	for name, policy := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold, "gatewayWins": plan.GatewayWins} {
@@ -263,15 +264,15 @@ func TestFileFromOtherNodeIsReplaced(t *testing.T) {
 			s.disk.Remove(missing)
 			s.disk.Write(gone, "pair")
 			s.disk.Write(foreign, "pair")
-			s.disk.Write(mine, "person")
-			c := s.sync(plantest.Pairs(changed, "2", drifted, "1", missing, "2", foreign, "2", mine, "1"), brought)
+			s.disk.Write(mine, "user")
+			c := s.sync(plantest.Pairs(changed, "2", drifted, "1", missing, "2", foreign, "2", mine, "1"), replicated)
 			assert.True(t, c.Full)
 			assert.Equal(t, map[string]plan.Op{
 				changed: plan.Update, drifted: plan.Update, missing: plan.Create, gone: plan.Delete, foreign: plan.Update,
 			}, done(c))
-			assert.Equal(t, 1, c.Drifted, "a user's file is drift")
+			assert.Equal(t, 1, c.Drifted, "an edit of a file that the pair does not copy is drift")
 			assert.Equal(t, map[string]string{changed: "pair", drifted: "pair", gone: "pair", foreign: "pair"}, s.lost)
-			s.has(mine, "person")
+			s.has(mine, "user")
 		})
 	}
 }

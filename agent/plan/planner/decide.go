@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// decideDesired decides about a file that git wants. It follows the table "What happens to a file" in the documentation.
+// decideDesired decides about a file that git wants. It follows the tables of docs/reference/files.md.
 func (p *planner) decideDesired(f desired.File, rec plan.Owned, owned bool) error {
 	if mount := p.rules.Mounts.Below(f.Path); mount != "" {
 		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
@@ -138,8 +138,8 @@ func (p *planner) decideUnowned(c plan.Change) error {
 	return nil
 }
 
-// decideUnchanged decides about a file that differs from git because an earlier sync left it, and that neither side has changed
-// since. Have never differs from what git once wanted in more than noise, so git's version may replace it without a conflict.
+// decideUnchanged decides about a file that an earlier sync left different from git, and that neither side has changed since.
+// Have never differs from what git once wanted in more than noise, so git's version may replace it without a conflict.
 func (p *planner) decideUnchanged(c plan.Change, rec plan.Owned) error {
 	same := isThumbnail(c.Path)
 	if !same {
@@ -160,7 +160,7 @@ func (p *planner) decideUnchanged(c plan.Change, rec plan.Owned) error {
 	return nil
 }
 
-// decideChangedInGit decides about a file that is still as the last sync left it.
+// decideChangedInGit decides about a file that only git changed: on the disk, it is as the last sync left it.
 func (p *planner) decideChangedInGit(c plan.Change, rec plan.Owned) error {
 	adopted := rec.Have != rec.Want
 	if relpath.Base(c.Path) == resource.File || adopted {
@@ -360,8 +360,8 @@ func (p *policies) conflictPolicy(path string) plan.ConflictPolicy {
 	return p.rules.Conflict
 }
 
-// repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file that
-// was once kept against git stays.
+// repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file stays if its record has
+// another Have than Want: it may have been kept against git.
 func (p *policies) repairs(rec plan.Owned) bool {
 	if p.in.replicated(rec.Path) {
 		return true

@@ -36,7 +36,7 @@ type row struct {
 
 	want    ops // operations on files
 	lost    text
-	after   text     // contents of files; a file of there that is in no other field stays as it is
+	after   text     // contents of files; a file of there without an operation must stay as it is
 	drifted int      // number of drifted files, which a full plan reports
 	held    []string // paths of a held plan
 	refused v1alpha1.Reason
@@ -44,7 +44,7 @@ type row struct {
 	also    func(t *testing.T, s *scene, c *plan.Changes)
 }
 
-// run checks commit two with an incremental and with a full plan. The next full plan must change nothing.
+// run checks commit two with an incremental and with a full plan. The next full plan must have no operation but Keep.
 func (r row) run(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
 		s := newScene(t, r.there)
@@ -118,12 +118,12 @@ func writes(pairs ...string) func(*scene) {
 
 func removes(path string) func(*scene) { return func(s *scene) { s.disk.Remove(path) } }
 
-// puts replaces a file with something else.
+// puts returns a step that replaces what is at a path with something of another kind.
 func puts(path string, kind plan.Kind) func(*scene) {
 	return func(s *scene) { s.disk.Remove(path); s.disk.Put(path, kind) }
 }
 
-// stays checks what is at the path of file, which the agent does not own any more.
+// stays returns a check that the disk has this kind at the path of file.
 func stays(kind plan.Kind) func(*testing.T, *scene, *plan.Changes) {
 	return func(t *testing.T, s *scene, _ *plan.Changes) {
 		st, err := s.disk.Stat(file)
@@ -269,7 +269,7 @@ func TestWhatHappensToFile(t *testing.T) {
 			prune: plan.PruneNone, one: git(x+"/a", "1", other, "1"), two: git(x, "file", other, "1"),
 			refused: v1alpha1.ReasonPathCollision, says: "files that this sync does not delete, such as " + x + "/a",
 		},
-		// F2: the plan never follows a link above a desired path.
+		// F2 of docs/internals/threats.md: the plan never follows a link above a desired path.
 		"a link above": {
 			one: git(file, "1"), then: puts("projects/q", plan.Link), two: git(file, "1", "projects/q/views/v", "1"),
 			refused: v1alpha1.ReasonUnsafePath, says: "projects/q is a symbolic link",
@@ -363,7 +363,7 @@ func TestTouchedFileIsHashedOnce(t *testing.T) {
 	assert.Equal(t, hashed, s.disk.Hashed)
 }
 
-func TestNeverTouchIsNotRead(t *testing.T) {
+func TestNeverTouchIsNotSynced(t *testing.T) {
 	s := newScene(t, map[string]string{"config/local/x": "gateway's"})
 	s.rules.Mappings = plantest.Mappings(t, ".", ".", "secrets", "config/resources/local")
 	c := s.sync(plantest.Pairs("config/local/x", "git's", "projects/.resources/ab", "x", "db/x", "x", "redundancy.xml", "r", file, "one",

@@ -265,6 +265,7 @@ func play(t *testing.T, w *world) (applied []*plan.Changes) {
 	return applied
 }
 
+// check compares the disk and the manifest after an applied plan with what they must be.
 type check struct {
 	t            *testing.T
 	in           planner.Input
@@ -318,6 +319,7 @@ func (c *check) chmods() int {
 	return n
 }
 
+// noise reports whether content differs from git's file only in bytes without meaning.
 func (c *check) noise(want desired.File, content string) bool {
 	var git strings.Builder
 	_, err := c.in.Desired.WriteBlob(&git, want.ID)
@@ -372,6 +374,7 @@ func (c *check) coherent() {
 	}
 }
 
+// fits reports whether the signature of a resource.json matches the files on disk.
 func (c *check) fits(path, content string) bool {
 	s, err := resource.ParseSigned([]byte(content))
 	if err != nil || len(s.Files()) == 0 {
@@ -398,6 +401,7 @@ func (c *check) lostBytes() {
 	}
 }
 
+// knownMeaning reports whether JSON means the same as a version that git has or had.
 func (c *check) knownMeaning(path, content string) bool {
 	for known := range maps.Keys(c.known) {
 		same, err := resource.SameButModification([]byte(known), []byte(content))

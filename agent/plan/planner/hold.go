@@ -132,7 +132,7 @@ func hasFiles(tree *desired.Tree, dir string) (bool, error) {
 	return false, nil
 }
 
-// heldPaths is the maximum number of paths in Held.Paths.
+// heldPaths is the maximum number of paths in Held.Paths, and of names of one kind in its message.
 const heldPaths = 10
 
 // holdForApproval holds a mass deletion and a plan with conflicts until an operator decides.

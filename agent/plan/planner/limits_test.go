@@ -32,7 +32,7 @@ func bomb(o *plantest.Objects, levels int, last plan.Entry) plan.ID {
 	return last.ID
 }
 
-// F11: a commit with few objects can have more paths than the agent can visit. Every walk of a plan stops at the limits.
+// F11 of docs/internals/threats.md: a commit with few objects can have more paths than the agent can visit. Every walk of a plan stops at the limits.
 func TestTreeBomb(t *testing.T) {
 	const levels = 10
 	file := func(o *plantest.Objects) plan.Entry {
@@ -183,7 +183,7 @@ func TestFileLimitOfIncrements(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
 }
 
-// sparse is a disk on which every file has 511 MiB, most of them holes.
+// sparse is a disk that reports 511 MiB as the size of every file, as if most of it were holes.
 type sparse struct {
 	*plantest.Disk
 	hashed int
@@ -234,7 +234,7 @@ func TestPlanHashesBoundedBytes(t *testing.T) {
 			_, err := s.plan(want, repair, func(in *planner.Input) { in.State = disk })
 			require.Error(t, err)
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWriteFailed), "%v", err)
-			assert.LessOrEqual(t, disk.hashed, 34, "16 GiB")
+			assert.LessOrEqual(t, disk.hashed, 34, "34 files of 511 MiB are more than the limit of 16 GiB")
 		})
 	}
 }
@@ -306,6 +306,7 @@ func (s stats) Walk(string) iter.Seq2[plan.Found, error] {
 func (s stats) BlobID(string) (plan.ID, error)     { panic("unexpected BlobID") }
 func (s stats) Read(string, int64) ([]byte, error) { panic("unexpected Read") }
 
+// cost has two commits and the manifest of the first, to measure the plan of the second.
 type cost struct {
 	objects       *plantest.Objects
 	before, after *desired.Tree
@@ -361,6 +362,7 @@ func newRenderedCost(t testing.TB, n int) cost {
 	return c
 }
 
+// oneFile returns the plan of the second commit, which changes one file.
 func (c cost) oneFile(t testing.TB) *plan.Changes {
 	changes, err := planner.Compute(planner.Input{
 		Desired: c.after, Previous: c.before, Manifest: c.manifest, State: stats{found: plan.Stat{Kind: plan.File, Mtime: 1}},
@@ -408,6 +410,7 @@ func TestFirstPlanMemory(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
+// first returns the plan of a first sync.
 func (c cost) first(t testing.TB) *plan.Changes {
 	changes, err := planner.Compute(planner.Input{
 		Desired: c.after, Manifest: &plantest.Manifest{}, State: stats{}, To: c.after.Root(),

@@ -11,7 +11,7 @@ import (
 
 // mappingTable translates between the indexes of the rules and those of the manifest. A record of the manifest names its mapping by
 // an index into the header. A mapping keeps its index while a record uses it, even if the rules change around it; otherwise
-// one changed file could rewrite 100,000 records. During planning, Change.Origin is the index in the rules; renumber
+// one inserted mapping could rewrite 100,000 records. During planning, Change.Origin is the index in the rules; renumber
 // translates it at the end.
 type mappingTable struct {
 	old   []plan.Origin // by index of the manifest

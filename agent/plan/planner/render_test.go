@@ -280,16 +280,16 @@ func TestInvalidRendering(t *testing.T) {
 		"an unknown name": {
 			templates(dir("a", "projects/a")), plantest.Pairs("a/x.txt", "line\n{{.Nobody}}"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:2", "Nobody"},
 		},
-		"no template":   {templates(dir("a", "projects/a")), plantest.Pairs("a/x.txt", "\n\n{{"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:3"}},
-		"a binary file": {single, plantest.Pairs("f", "{{.site}}\x00"), v1alpha1.ReasonTemplateFailed, []string{"mappings[0]", "binary"}},
-		"a bomb":        {single, plantest.Pairs("f", "{{range 2000000000}}{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
-		"large before":  {single, plantest.Pairs("f", "{{.site}}"+strings.Repeat("x", 5000)), v1alpha1.ReasonLimitExceeded, []string{"projects/f", "larger than"}},
-		"large after":   {single, plantest.Pairs("f", "{{range 5000}}x{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
+		"an unclosed template": {templates(dir("a", "projects/a")), plantest.Pairs("a/x.txt", "\n\n{{"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:3"}},
+		"a binary file":        {single, plantest.Pairs("f", "{{.site}}\x00"), v1alpha1.ReasonTemplateFailed, []string{"mappings[0]", "binary"}},
+		"a bomb":               {single, plantest.Pairs("f", "{{range 2000000000}}{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
+		"a large template":     {single, plantest.Pairs("f", "{{.site}}"+strings.Repeat("x", 5000)), v1alpha1.ReasonLimitExceeded, []string{"projects/f", "larger than"}},
+		"a large result":       {single, plantest.Pairs("f", "{{range 5000}}x{{end}}"), v1alpha1.ReasonLimitExceeded, []string{"projects/f"}},
 		"a pattern without a match": {
 			patches(dir("a", "projects/a"), "*/nothing.json", "x", "1"), plantest.Pairs("a/x.json", "{}", "a/b/c/nothing.json", "{}"), v1alpha1.ReasonPatchFailed,
 			[]string{"mappings[0].patches[0]", "*/nothing.json"},
 		},
-		"another type": {
+		"a value of another type": {
 			patches(dir("a", "projects/a"), "x.json", "n", "abc"), plantest.Pairs("a/x.json", `{"n":1}`), v1alpha1.ReasonPatchFailed, []string{"projects/a/x.json", `"n"`, "a number"},
 		},
 		"no JSON": {
@@ -404,16 +404,18 @@ func TestRenderedBytesByID(t *testing.T) {
 func TestCacheEviction(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	files := make(plantest.Files)
-	for i := range 12 { // the cache has room for eight
+	for i := range 12 { // the cache has room for seven
 		files[fmt.Sprintf("t/%d.txt", i)] = plantest.File{Content: fmt.Sprintf("{{.site}}%d", i) + strings.Repeat("x", 1<<20)}
 	}
+	// The cache does not keep a result of this size.
 	files["t/large.txt"] = plantest.File{Content: "{{.site}}" + strings.Repeat("y", 3<<20)}
 	s.deliver(files)
 	s.has("projects/t/0.txt", "north0"+strings.Repeat("x", 1<<20))
 	s.has("projects/t/large.txt", "north"+strings.Repeat("y", 3<<20))
 }
 
-// F11: the search for templates does not descend into an excluded tree, whatever its depth. Such a tree does not fail the commit.
+// F11 of docs/internals/threats.md: the search for templates does not descend into an excluded tree, whatever its depth. Such a tree does not fail
+// the commit.
 func TestExcludedTreeIsNotSearched(t *testing.T) {
 	s := newStudio(t, templates(dir("t", "projects/t")))
 	s.profile.ExcludePatterns = []string{"**/deep/"}
@@ -428,7 +430,7 @@ func TestExcludedTreeIsNotSearched(t *testing.T) {
 		root := s.objects.TreeOf([]plan.Entry{
 			{Name: "README", Mode: plan.Regular, ID: s.objects.Blob([]byte(readme))}, {Name: "t", Mode: plan.Directory, ID: files},
 		})
-		in := s.at(plantest.Pairs("x", readme)) // the rules contain a different commit
+		in := s.at(plantest.Pairs("x", readme)) // sets the rules; its commit is replaced below
 		d, err := s.cache.NewTree(s.objects, root, s.rules)
 		require.NoError(t, err)
 		in.Desired, in.To = d, root

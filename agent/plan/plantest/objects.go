@@ -63,7 +63,7 @@ func Pairs(pairs ...string) Files {
 	return files
 }
 
-// BlobID returns the git blob id of content.
+// BlobID returns the git blob id of content, computed without plan.BlobID.
 func BlobID(content []byte) plan.ID { return hash("blob", content) }
 
 func hash(kind string, content []byte) plan.ID {
@@ -82,7 +82,7 @@ func (o *Objects) Blob(content []byte) plan.ID {
 	return id
 }
 
-// Commit adds the trees and blobs of files and returns the id of the root tree.
+// Commit adds the trees and blobs of files and returns the id of the root tree. There is no commit object.
 func (o *Objects) Commit(files Files) plan.ID {
 	dirs := make(map[string]Files)
 	var top []plan.Entry

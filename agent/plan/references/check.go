@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/internal/suggest"
 )
 
-// Disk is what the data directory has beside the commit. Paths are relative to it.
+// Disk is what the data directory has beside the commit. Paths are relative to the data directory.
 type Disk struct {
 	// Exists reports whether a file exists, or may exist.
 	Exists func(path string) bool
@@ -23,11 +23,11 @@ type Disk struct {
 // Result is the outcome of a check.
 type Result struct {
 	Findings []Finding // at most MaxFindings, by file
-	// Known counts the findings that were there before.
+	// Known counts the findings that the commit before had, too. They are not in Findings.
 	Known int
-	// More counts the findings that are not listed.
+	// More counts the new findings over MaxFindings.
 	More int
-	// Found has all findings, for the check of the next commit.
+	// Found has all findings, new and known, for the check of the next commit.
 	Found map[Found]bool
 }
 
@@ -40,8 +40,8 @@ type Found struct {
 	Problem
 }
 
-// Check returns what the files of x name and neither x nor the disk has. before has the findings of the commit that is on the disk, which
-// are only counted.
+// Check returns the names in the files of x that neither x nor the disk has, and the parents that a project must not have. before has the
+// findings of the commit that is on the disk, which are only counted.
 //
 // If disk is nil, nothing is known of the gateway. Then a name counts as missing only if the commit defines others of its kind, because
 // those are kept in git.
@@ -74,10 +74,10 @@ func (x *Index) Check(before map[Found]bool, disk *Disk) Result {
 type check struct {
 	index    *Index
 	disk     *Disk
-	known    map[Name]bool       // whether a name exists, or may exist
-	projects map[string]*project // of the disk; nil for none
-	children map[string][]string // project → the projects of the commit that inherit from it
-	types    map[string]map[string]bool
+	known    map[Name]bool              // whether a name exists, or may exist
+	projects map[string]*project        // of the disk; nil for none
+	children map[string][]string        // project → the projects of the commit that inherit from it
+	types    map[string]map[string]bool // path of a udts.json of the disk → its types, see typesIn
 }
 
 func (x *Index) newCheck(disk *Disk) *check {
@@ -93,7 +93,7 @@ func (x *Index) newCheck(disk *Disk) *check {
 	return c
 }
 
-// run returns all findings.
+// run returns all findings. It leaves in x.open only the files that the next check must look up again.
 func (c *check) run() map[Found]*Finding {
 	all := map[Found]*Finding{}
 	record := func(found Found, f Finding) {
@@ -158,7 +158,7 @@ func (c *check) find(n Name) bool {
 	case UDTType:
 		return c.findType(n)
 	}
-	if !c.hasConfig() {
+	if !c.hasConfig() { // a gateway itself makes some things that are named default
 		return n.Name == "default" || c.index.scopes[Name{Kind: n.Kind}] == 0
 	}
 	return slices.ContainsFunc(c.disk.Collections, func(collection string) bool {
@@ -201,7 +201,8 @@ func (c *check) project(name string) *project {
 	return p
 }
 
-// parents yields a project and all those that it inherits from. It yields "" at the end if one of them is unknown.
+// parents yields a project and all those that it inherits from. It yields "" at the end if one of them is unknown, or if there are more
+// than maxChain, as in a cycle.
 func (c *check) parents(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for range maxChain {

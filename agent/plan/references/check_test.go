@@ -100,13 +100,13 @@ func TestNoFinding(t *testing.T) {
 		{"a relative path", changed(embedded("../Motor")), nil},
 		{"a slash at the beginning", changed(embedded("/Parts/Motor")), nil},
 		{"a view that only a child has", b.with(t, "projects/library/"+perspective+"views/Common/Row/view.json", "Common/Pump", "Pages/Main"), nil},
-		{"a project whose parent is missing is not searched", b.with(t, "projects/line-0/project.json", "library", ""), nil},
+		{"a project without its parent", b.with(t, "projects/line-0/project.json", "library", ""), nil},
 		{"tags of a module", added(core+"tag-definition/MQTT Engine/x/udts.json", `[{"name": "a", "typeId": "Generated", "tagType": "UdtInstance"}]`), nil},
 		{"types that cannot be read", added(core+"tag-type-definition/plc-line-0/udts.json", strings.Repeat("[", 2000)), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := texts(indexOf(t, c.files).Check(nil, diskOf(c.disk)))
-			if strings.HasPrefix(c.name, "a project whose") { // its own views are known, those of the library are not
+			if c.name == "a project without its parent" { // only names from the library are missing, all of them in this project
 				for _, text := range list {
 					assert.Contains(t, text, `"line-0"`)
 				}
@@ -238,8 +238,8 @@ func thingAt(file string) (thing, dir, name string) {
 	return "", "", ""
 }
 
-// names reports whether a file may name a thing: only resources of the same project name views and queries of a project that does not
-// inherit.
+// names reports whether a file may name a thing. Views and queries of the library can be named in every project, those of another project
+// only in that project.
 func names(thing, dir, file string) bool {
 	project, _, _ := strings.Cut(strings.TrimPrefix(dir, "projects/"), "/")
 	switch thing {

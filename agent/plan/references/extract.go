@@ -34,7 +34,7 @@ type project struct {
 	inheritable bool
 }
 
-// add adds a name, unless it is empty, has a parameter such as {line}, or is a placeholder such as <default>.
+// add adds a name, unless it is empty, has a parameter such as {line}, is a placeholder such as <default>, or is over a limit.
 func (f *file) add(n Name, pointer string) {
 	if n.Name != "" && len(n.Name) <= maxName && !strings.ContainsAny(n.Name, "{}<>") && len(f.names) < maxPerFile {
 		f.names = append(f.names, reference{n, pointer})
@@ -172,7 +172,7 @@ func configExtractor(path string) *extractor {
 	}}
 }
 
-// tagsExtractor reads a file of tags or types. dir starts with the name of the provider.
+// tagsExtractor returns the extractor of a file of tags or types, or nil. dir starts with the name of the provider.
 func tagsExtractor(types bool, dir, base string) *extractor {
 	provider, folder, _ := strings.Cut(dir, "/")
 	x := &extractor{names: []Name{{TagProvider, "", provider}}}

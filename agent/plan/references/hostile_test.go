@@ -338,8 +338,8 @@ func opening(view string) string {
 	return fmt.Sprintf(`{"events": {"dom": {"onClick": {"config": {"id": "p", "type": "open", "viewPath": %q}, "scope": "C", "type": "popup"}}}, "meta": {"name": "b"}, "type": "ia.input.button"}`, view)
 }
 
-// plant returns the files of a plant: a library, lines that inherit from it, tags with types, and connections. Each line has what lines
-// have in different numbers.
+// plant returns the files of a plant: a library, lines that inherit from it, tags with types, and connections. All lines have the same
+// resources.
 func plant(lines int) builder {
 	b := builder{}
 	b.project("library", "", true)

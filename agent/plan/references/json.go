@@ -135,7 +135,7 @@ func unquote(raw []byte) (text string, ok bool) {
 	return text, len(text) <= maxName
 }
 
-// pointer returns the JSON pointer of a path.
+// pointer returns the JSON pointer of a path, cut after maxPointer bytes.
 func pointer(at []segment) string {
 	var b strings.Builder
 	for _, s := range at {
@@ -161,7 +161,7 @@ func pointer(at []segment) string {
 	return b.String()
 }
 
-// property returns a path as Perspective writes it, such as props.columns[3].viewPath. ok is false if its keys are longer than a name.
+// property returns a path as Perspective writes it, such as props.columns[3].viewPath. ok is false if its keys together are longer than maxName.
 func property(at []segment) (path string, ok bool) {
 	length := 0
 	for _, s := range at {

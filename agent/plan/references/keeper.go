@@ -25,7 +25,7 @@ type Keeper struct {
 	logged plan.ID        // the last commit whose findings were logged
 }
 
-// IsNew reports that no commit was checked, so that the next check reads the names in all files.
+// IsNew reports whether the Keeper has no index, as before the first check, so that the next check reads the names in all files.
 func (k *Keeper) IsNew() bool { return k.index == nil }
 
 // Target is a commit that is about to be written.

@@ -51,7 +51,7 @@ func (n Name) key() Name {
 // Problem says what is wrong with a name.
 type Problem string
 
-// The problems. The last two are only those of projects.
+// The problems. NotInheritable and Cycle are only about the parent of a project.
 const (
 	Missing        Problem = "missing"
 	NotInheritable Problem = "notInheritable"
@@ -119,7 +119,7 @@ func (f *Finding) String() string {
 	return b.String()
 }
 
-// compare orders findings by file and pointer.
+// compare orders findings by file, pointer and name.
 func compare(a, b Finding) int {
 	return cmp.Or(strings.Compare(a.File, b.File), strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Name, b.Name))
 }

@@ -44,7 +44,7 @@ type tagsVisitor struct {
 	provider string
 	open     []*tag // innermost last
 	types    []string
-	size     int // of all types, as typeSize counts it
+	size     int // in bytes, of all types: their paths, and typeSize for each
 }
 
 // typeSize is what a type takes in memory in addition to its path, in bytes.

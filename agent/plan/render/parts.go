@@ -8,7 +8,7 @@ import (
 // Part is the text between two slashes of a rendered template. Slashes from actions do not separate parts.
 type Part struct {
 	Text string
-	// Generated reports that an action wrote to the part, or that a block in it produced nothing: the part may be empty by
+	// Generated reports that an action begins in the part, or that a block in it produced nothing: the part may be empty by
 	// accident.
 	Generated bool
 }
@@ -20,8 +20,8 @@ const (
 	marks                    = "\x02\x03\x0e\x0f"
 )
 
-// Parts renders a short template, as Text does, and splits the result at the slashes of the template's own text. A
-// result with control characters is one part; no path has any.
+// Parts renders a short template, as Text does, and splits the result at the slashes of the template's own text. A result
+// that has one of the marks itself is one part. ParsePath rejects it, because the marks are control characters.
 func Parts(name, text string, f *Facts) ([]Part, error) {
 	rendered, _, err := Text(name, text, f)
 	if err != nil || !strings.Contains(text, "{{") || strings.ContainsAny(rendered, marks) {

@@ -22,10 +22,11 @@ type Edit struct {
 	// Path is an sjson path without modifiers: names and indexes joined by dots. A backslash escapes the next
 	// character, and a colon before a number makes it a name.
 	Path string
-	// Value is the new value, as JSON. It must have the type of the value that it replaces, unless that is null. If the old value
-	// is a string, or Value is not JSON, Value is the string itself, but a JSON string is decoded.
+	// Value is the new value. In place of a string it is a text: 1.10 gives "1.10". In place of null, or if the file has no value
+	// there, it is JSON, or a text if it is not JSON. In place of any other value it must be JSON of the same type. In double quotes,
+	// it is always a JSON string, which is decoded.
 	Value string
-	// Text makes Value the string itself, whatever it looks like. It then replaces only a string or null.
+	// Text makes Value the string itself, whatever it looks like. It replaces only a string or null, or adds a value.
 	Text bool
 }
 
@@ -188,7 +189,7 @@ func (s segment) lookUp(parent gjson.Result) (found gjson.Result, err error) {
 	return found, fmt.Errorf("is %s, which has no %q", typeOf(parent), s.name)
 }
 
-// replacement returns the JSON that replaces a value, of the same type.
+// replacement returns the JSON that replaces a value. It has the same type, unless the old value is null.
 func (e *Edit) replacement(old gjson.Result) (string, error) {
 	literal := strings.TrimSpace(e.Value)
 	switch {
@@ -205,7 +206,7 @@ func (e *Edit) replacement(old gjson.Result) (string, error) {
 	return literal, nil
 }
 
-// newValue returns the JSON of a value at a new path.
+// newValue returns the JSON of a value that replaces null or is added.
 func (e *Edit) newValue() string {
 	literal := strings.TrimSpace(e.Value)
 	if e.Text || !json.Valid([]byte(literal)) || literal[0] == '"' {
@@ -245,7 +246,7 @@ func typeOf(v gjson.Result) string {
 }
 
 // Unpatch is the inverse of Patch for a file that the gateway changed after the patch: it returns onGateway with git's values at the paths
-// of the edits. The error is ChangesRefused if a path is missing in either of the two.
+// of the edits. The error is ChangesRefused if one of the two is not JSON or lacks a path.
 func Unpatch(name string, git, onGateway []byte, edits []Edit) ([]byte, error) {
 	text, original := string(onGateway), string(git)
 	for _, e := range slices.Backward(edits) {
@@ -266,7 +267,7 @@ func Unpatch(name string, git, onGateway []byte, edits []Edit) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// value looks up a path in a document. The result's Index is that in doc.
+// value looks up a path in a document, which may begin with a byte order mark. The result's Index counts from the start of doc.
 func value(doc string, path []segment) (gjson.Result, error) {
 	body := strings.TrimPrefix(doc, byteOrderMark)
 	if !json.Valid([]byte(body)) { // unlike gjson, it limits the depth

@@ -200,7 +200,7 @@ func TestUnpatchOfNestedJSON(t *testing.T) {
 	}
 }
 
-// F11: patching a large file allocates only a few times its size.
+// F11 of docs/internals/threats.md: patching a large file allocates only a few times its size.
 func TestPatchMemory(t *testing.T) {
 	doc := []byte(`{"tags":[` + strings.Repeat(`{"name":"a tag","value":1},`, 400_000) + `{}],"name":"x"}`)
 	edits := []Edit{{Path: "name", Value: "y"}, {Path: "tags.7.value", Value: "2"}, {Path: "new.deep", Value: "true"}}

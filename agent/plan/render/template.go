@@ -19,13 +19,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of one template (threat F11). Templates written in good faith stay far below them.
+// Bounds of one template (F11 of docs/internals/threats.md). Templates written in good faith stay far below them.
 const (
 	// maxActions bounds the number of {{…}} in one file, and with it the nesting of blocks.
 	maxActions = 10_000
-	// maxSteps bounds the executed parts of actions.
+	// maxSteps bounds the executed nodes of the parsed template.
 	maxSteps = 1_000_000
-	// maxOutput bounds the bytes that functions return in total, maxValue those that one of them returns.
+	// maxOutput bounds the bytes of all values that functions make, maxValue those of one value, of a literal and of a field.
 	maxOutput = 32 << 20
 	maxValue  = 64 << 10
 )
@@ -150,7 +150,8 @@ func (m *meter) step(weight int) (string, error) {
 	return "", nil
 }
 
-// charge charges for a value of n bytes. A function calls it before it makes the value.
+// charge charges for a value of n bytes. A function whose value can be many times as long as its arguments calls it before it makes
+// the value.
 func (m *meter) charge(n int) error {
 	if n > maxValue {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: a value has %d bytes; at most %d are allowed", m.name, n, maxValue)
@@ -200,8 +201,8 @@ type Facts struct {
 	Vars map[string]string
 	// Ref is the desired ref as requested, Commit the full id that it resolved to.
 	Ref, Commit string
-	// Unlabelled reports that the pod's labels and annotations are unknown. A template that uses a fact derived from
-	// them fails with ErrUnread. An agent always knows them; a command that renders without a pod does not.
+	// Unlabelled reports that the pod's labels and annotations are unknown. A template that uses Labels, PodOrdinal or DeploymentMode
+	// then fails with ErrUnread. An agent always knows them; a command that renders without a pod does not.
 	Unlabelled bool
 }
 
@@ -221,7 +222,7 @@ func (unlabelled) PodOrdinal() (int, error) { return 0, ErrUnread }
 // DeploymentMode fails because an annotation sets it and it has no default. (The tag provider has one.)
 func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
 
-// commitFacts are the facts that change with every commit.
+// commitFacts are the facts that can change from one sync to the next under the same rules.
 var commitFacts = []string{"Ref", "Commit"}
 
 // data returns the value that a template is executed on. Its values are plain and have no methods, and the methods of unlabelled only

@@ -113,7 +113,7 @@ func TestInvalidTemplate(t *testing.T) {
 	}
 }
 
-// F11: a hostile template can neither run long nor use much memory.
+// F11 of docs/internals/threats.md: a hostile template can neither run long nor use much memory.
 func TestTemplateBomb(t *testing.T) {
 	chain := "{{define \"t0\"}}x{{end}}"
 	for i := range 60 {
@@ -124,7 +124,7 @@ func TestTemplateBomb(t *testing.T) {
 		"loops in loops":           "{{range 100000}}{{range 100000}}{{end}}{{end}}",
 		"a loop that writes":       "{{range 900000}}" + strings.Repeat("x", 1000) + "{{end}}",
 		"a value that doubles":     `{{$x := "0123456789"}}{{range 100}}{{$x = print $x $x}}{{end}}`,
-		"values in many names":     `{{$x := printf "%999s" ""}}` + strings.Repeat(`{{$x = replace " " "0123456789" (printf "%999s" "")}}`, 4500),
+		"many long values":         `{{$x := printf "%999s" ""}}` + strings.Repeat(`{{$x = replace " " "0123456789" (printf "%999s" "")}}`, 4500),
 		"a format that repeats":    `{{$x := printf "%999s" ""}}{{printf "` + strings.Repeat("%[1]q", 1000) + `" $x}}`,
 		"a replacement that grows": `{{$x := "aaaaaaaaaa"}}{{range 20}}{{$x = replace "a" "aaaaaaaaaa" $x}}{{end}}`,
 		"templates that fan out":   chain + `{{template "t60" .}}`,
@@ -134,7 +134,7 @@ func TestTemplateBomb(t *testing.T) {
 		"many comparisons":         `{{$a := "` + strings.Repeat("x", 60000) + `a"}}{{$b := "` + strings.Repeat("x", 60000) + `b"}}{{range 1000000}}{{if eq $a $b $b $b $b}}{{end}}{{end}}`,
 	} {
 		if testing.Short() && name == "loops in loops" {
-			continue // as long as a long loop
+			continue // takes as long as "a long loop", and stops for the same reason
 		}
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
@@ -264,7 +264,7 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// rows returns the table rows of the pages whose first cell is code.
+// rows returns the table rows of the pages whose first two cells are code.
 func rows(t *testing.T) [][]string {
 	t.Helper()
 	var pages []byte

@@ -118,7 +118,7 @@ type rule struct {
 	pattern  string   // matches from the keyword on
 	before   int      // the match begins this many bytes before the keyword
 	inWord   bool     // whether the keyword also counts in the middle of a word
-	entropy  float64  // minimum for the last group of the pattern, in bits per byte; 0 for no minimum
+	entropy  float64  // minimum for the last group of the pattern, in bits per byte, which also must be no placeholder; 0 for no check
 
 	once sync.Once
 	re   *regexp.Regexp
@@ -163,8 +163,8 @@ var rules = []*rule{
 		pattern: `(?i)[a-z_]{4,12}["']?\s{0,5}[:=]\s{0,5}["']([0-9A-Za-z+/=_~!@#%^*.-]{12,150})["']`, entropy: 3.5},
 }
 
-// Content checks the bytes of a file. It returns the name of the rule that finds a secret. Its cost is linear in the size, and its memory is
-// bounded.
+// Content checks the bytes of a file. It returns the name of the rule that finds a secret. A compressed file that cannot be searched counts as
+// one, and so does an error of content. The cost is linear in the size, and the memory is bounded.
 //
 // Ignition stores scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also checks the decoded
 // strings of a JSON file, and the decompressed content of a gzip file.
@@ -195,7 +195,7 @@ type searcher struct {
 	piece, lower, inside []byte
 }
 
-// stream searches what r has, at most limit bytes.
+// stream searches what r has. More than limit bytes, and an error of r, count as found.
 func (s *searcher) stream(r io.Reader, limit int64) (rule string, found bool) {
 	for {
 		var err error

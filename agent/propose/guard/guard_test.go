@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/agent/propose/guard/guardtest"
 )
 
-// TestContent: P3.
+// P3 of docs/internals/threats.md: Content finds planted secrets, and nothing in ordinary files.
 func TestContent(t *testing.T) {
 	for name, planted := range guardtest.Secrets() {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestContent(t *testing.T) {
 		assert.True(t, found)
 		assert.Equal(t, "GitHub token", rule)
 	})
-	t.Run("at any offset of a file of several chunks", func(t *testing.T) {
+	t.Run("at any offset of a file of several pieces", func(t *testing.T) {
 		secret := guardtest.Secrets()["GitHub token"].Text
 		for _, at := range []int{0, pieceSize - overlap - 3, pieceSize - overlap, pieceSize - 5, pieceSize, 2*pieceSize - overlap - 3, 3 * pieceSize} {
 			t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestContent(t *testing.T) {
 			})
 		}
 		_, found := Content(strings.NewReader(`{"ciphertext":"a"` + strings.Repeat(" ", 3*pieceSize) + `,"encrypted_key":"b"}`))
-		assert.True(t, found, "an embedded secret across two chunks")
+		assert.True(t, found, "an embedded secret across several pieces")
 	})
 	token := guardtest.Secrets()["GitHub token"].Text
 	embedded := `{"ciphertext":"AAAA","encrypted_key":"BBBB"}`
@@ -127,8 +127,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestRealTrees scans real repositories, if STOKER_TREES names a folder of them. Only files that hold credentials are found: a change of an
-// ordinary resource must not be refused.
+// TestRealTrees scans real repositories, if STOKER_TREES names a folder of them. Content must find nothing, or a change of an ordinary resource
+// would be refused. The test leaves out resources that hold credentials.
 func TestRealTrees(t *testing.T) {
 	root := os.Getenv("STOKER_TREES")
 	if root == "" {
@@ -154,6 +154,6 @@ func FuzzContent(f *testing.F) {
 	f.Add([]byte(`{"password":"x"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rule, _ := Content(bytes.NewReader(b))
-		assert.LessOrEqual(t, len(rule), 40)
+		assert.LessOrEqual(t, len(rule), 40, "the name of a rule, and no text of the file")
 	})
 }

@@ -37,7 +37,8 @@ const (
 )
 
 // Run runs a command in a container, and returns when the command has ended. If it writes more than limit bytes to standard output, the error
-// wraps bound.ErrTooLarge. The user of the clients needs the right to create pods/exec. Canceling ctx ends the connection, and not the command.
+// wraps bound.ErrTooLarge. A failed command is not an error: Result has its exit code. The user of the clients needs the right to create
+// pods/exec. Canceling ctx ends the connection, and not the command.
 func Run(ctx context.Context, clients kube.Clients, pod *corev1.Pod, container string, command []string, limit int) (Result, error) {
 	ctx, cancel := context.WithCancelCause(klog.NewContext(ctx, logr.Discard())) // client-go would log what Run returns
 	defer cancel(nil)

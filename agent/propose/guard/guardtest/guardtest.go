@@ -14,7 +14,7 @@ func hex(n int) string { return strings.Repeat("0a1b2c3d4e5f6978", 5)[:n] }
 // Secret is a text with a secret, and the name of the rule that has to find it.
 type Secret struct{ Text, Rule string }
 
-// Secrets returns secrets of all kinds by a name.
+// Secrets returns made-up secrets, by a description of each.
 func Secrets() map[string]Secret {
 	upper := func(n int) string { return strings.Repeat("Q7RZ5MX3KD6WNB2V", 5)[:n] }
 	return map[string]Secret{
@@ -62,7 +62,7 @@ func Secrets() map[string]Secret {
 	}
 }
 
-// Paths are paths in git that CI systems execute, or that hold credentials.
+// Paths are paths in git that package guard must deny.
 var Paths = []string{
 	".github/workflows/ci.yml", "site/.gitlab-ci.yml", ".circleci/config.yml", "Jenkinsfile", "site/jenkinsfile", "Jenkinsfile.deploy", "CODEOWNERS",
 	"docs/CODEOWNERS", "atlantis.yaml", "site/codefresh.yml", "Bitrise.yml", "netlify.toml", "vercel.json", "Procfile", "azure-pipelines.yml", "bitbucket-pipelines.yml", ".travis.yml", "appveyor.yml", "buildspec.yml", "cloudbuild.yaml",
