@@ -181,6 +181,13 @@ func (w *waiters) enter(key queue.Key) (leave func(), ok bool) {
 
 // observe reads the object of a key from the API server, for s.statusReads.
 func (s *Server) observe(ctx context.Context, key queue.Key) (seen observation) {
+	defer func() { // it runs outside of the handlers, which recover themselves
+		if p := recover(); p != nil {
+			s.Metrics.Panic()
+			s.Log.Error("panic while reading an object; please report it", "namespace", key.Namespace, logKey(key.Kind), key.Name, "panic", p)
+			seen = observation{err: errPanic}
+		}
+	}()
 	seen.object, seen.err = request.NewSetter(s.statusClients.Dynamic, nil).Of(key.Kind).Get(ctx, key.Namespace, key.Name)
 	gs, ok := seen.object.(*v1alpha1.GatewaySync)
 	if seen.err != nil || !ok || request.Read(gs, "", nil, s.statusClients.Clock.Now()).Phase != request.Succeeded {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/Masterminds/semver/v3"
@@ -307,6 +308,27 @@ func TestPanicCostsOneRequest(t *testing.T) {
 	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
 	assert.Equal(t, "v2", w.desired("plant").Ref)
 	assert.Equal(t, 1, strings.Count(w.log.String(), `"did":"written"`), "each write must be logged once")
+}
+
+// R2: a panic while an object is read for GET /status, also outside of request handlers, must not end the process either.
+func TestPanicOfStatusRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, plant)
+	var defective atomic.Bool
+	w.before(func(r *http.Request) error {
+		if defective.Load() && strings.HasSuffix(r.URL.Path, "/gatewaysyncs/plant") {
+			panic("a defect")
+		}
+		return nil
+	})
+	w.start()
+	status := func() said { return w.send(http.MethodGet, "/status/"+w.ns+"/plant", "", bearer(ownSecret)) }
+	defective.Store(true)
+	assert.Equal(t, http.StatusServiceUnavailable, status().Code)
+	assert.Equal(t, 1.0, w.counted("stoker_webhook_panics_total"))
+	assert.Contains(t, w.log.String(), "please report it")
+	defective.Store(false)
+	assert.Equal(t, http.StatusOK, status().Code)
 }
 
 // Only what is kept of a long body is parsed. A request must not lose its commit, which could come after that.
