@@ -145,6 +145,7 @@ func TestNextOfNamesCommand(t *testing.T) {
 		t.Run(string(r.Reason), func(t *testing.T) {
 			s := NextOf("line", r.Reason)
 			assert.True(t, strings.HasPrefix(s, Next(r.Reason)))
+			assert.NotContains(t, s, "NAME")
 			if r.Class != v1alpha1.ClassRetry || r.Reason == v1alpha1.ReasonGitThrottled || strings.Contains(r.Meaning, "ConfigSync") || r.Reason == v1alpha1.ReasonPruneFailed {
 				return
 			}
@@ -155,7 +156,7 @@ func TestNextOfNamesCommand(t *testing.T) {
 		v1alpha1.ReasonDesignerSessionActive: "every syncPeriod, or now: stoker sync line", v1alpha1.ReasonMassDeletion: "stoker sync line --confirm-deletion=COMMIT",
 		v1alpha1.ReasonMaintenanceWindow: "stoker approve line --window", v1alpha1.ReasonApprovalNeeded: "stoker approve line",
 		v1alpha1.ReasonValidationDenied: "stoker sync line --force", v1alpha1.ReasonRolledBack: "stoker retry line",
-		v1alpha1.ReasonGatewayForbidden: "within 5 minutes, or now: stoker sync line",
+		v1alpha1.ReasonGatewayForbidden: "within 5 minutes, or now: stoker sync line", v1alpha1.ReasonRestored: "stoker retry line",
 	} {
 		t.Run(string(reason), func(t *testing.T) { assert.Contains(t, NextOf("line", reason), command) })
 	}

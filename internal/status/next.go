@@ -36,6 +36,7 @@ var now = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonMaintenanceWindow: "approve %s --window",
 	v1alpha1.ReasonApprovalNeeded:    "approve %s",
 	v1alpha1.ReasonValidationDenied:  "sync %s --force",
+	v1alpha1.ReasonRestored:          "retry %s",
 	v1alpha1.ReasonRolledBack:        "retry %s",
 	v1alpha1.ReasonCanaryStageFailed: "retry %s",
 }
@@ -118,7 +119,7 @@ var next = map[v1alpha1.Reason]string{
 	v1alpha1.ReasonUnsupportedRepository:    "this needs a user: check the address of the repository; the message says what it lacks",
 	v1alpha1.ReasonPodRestartNeeded:         "this needs a user: restart the pod, so that it gets the new credential",
 	v1alpha1.ReasonProgressDeadlineExceeded: "the work continues; look at the reason of each gateway that is behind",
-	v1alpha1.ReasonRestored:                 "nothing changes until another commit is requested; to deliver the blocked one: stoker retry NAME",
+	v1alpha1.ReasonRestored:                 "nothing changes until another commit is requested, or a retry of the blocked one",
 	v1alpha1.ReasonRolledBack:               "nothing changes until another commit or request arrives",
 	v1alpha1.ReasonCanaryStageFailed:        "the other gateways keep what they run; push a fix, retry, or roll back",
 	v1alpha1.ReasonManifestInvalid:          "the objects stay as they are; fix the named manifest in git",
