@@ -77,7 +77,7 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration = nil, "", ""
-		g.LastSnapshot, g.SyncHistory = nil, nil
+		g.LastSnapshot, g.SyncHistory, g.Notes = nil, nil, nil
 		g.Message, g.PodName = failure.Cut(g.Message, 80), failure.Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {

@@ -231,6 +231,28 @@ func TestNotesOfRowsAreBounded(t *testing.T) {
 	assert.Len(t, rows[0].Notes, 1, "a large fleet keeps fewer notes")
 }
 
+// A level of detail must not need more room than the one before, or a fleet that fits loses details.
+func TestDetailOfRows(t *testing.T) {
+	rows := func(n int) []v1alpha1.DiscoveredGateway {
+		s := newScene(t, n)
+		for i := range s.Reports {
+			r := s.report(i)
+			r.Phase, r.Reason, r.Message = v1alpha1.GatewayError, v1alpha1.ReasonTemplateFailed, strings.Repeat("m", 200)
+			r.Projects, r.Scan = []string{"hmi", "reports", "alarms"}, strings.Repeat("s", 60)
+			r.Notes = slices.Repeat([]string{strings.Repeat("y", 250)}, 8)
+		}
+		return s.write().DiscoveredGateways
+	}
+	var sizes []int
+	for _, reduce := range detail {
+		one := rows(1)
+		reduce(&one[0])
+		sizes = append(sizes, size(one))
+	}
+	assert.IsNonIncreasing(t, sizes)
+	assert.Equal(t, "v1", rows(700)[0].AgentVersion)
+}
+
 // A restore that a user requested is neither an error nor a success: the fleet waits for the user.
 func TestRequestedRestore(t *testing.T) {
 	s := synced(t, 2)
