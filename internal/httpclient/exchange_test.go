@@ -252,6 +252,8 @@ func TestGuard(t *testing.T) {
 		"fd00:ec2::254":            "the metadata service of a cloud",
 		"100.100.100.200":          "the metadata service of a cloud",
 		"168.63.129.16":            "the metadata service of a cloud",
+		"fd20:ce::254":             "the metadata service of a cloud",
+		"192.0.0.192":              "the metadata service of a cloud",
 
 		"10.0.0.1":         "",
 		"172.16.3.4":       "",
