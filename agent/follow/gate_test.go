@@ -478,11 +478,14 @@ func TestResumeInClosedStepWithAnotherSpec(t *testing.T) {
 	w.lead(generation(paused), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
 	p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Paused && s.Generation == paused })
 	p.edits("by hand")
-	excludes := []string{"projects/**/view.json"}
+	excludes := []string{"projects/**/project.json"}
 	resumed := w.edit(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Paused, gs.Spec.Sync.Defaults.ExcludePatterns = false, excludes
 	}).Generation
-	w.moves("three", rollout(3, 0, first), generation(resumed), func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
+	third := w.moves("three", rollout(3, 0, first), generation(resumed), func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
 	assert.True(t, p.await("a closed gate", func(s v1alpha1.SyncReportStatus) bool { return s.Generation == resumed }).Paused)
+	assert.Equal(t, "by hand", p.title())
+	w.lead(rollout(3, 3, first))
+	p.await("the new spec", func(s v1alpha1.SyncReportStatus) bool { return s.Phase.Synced() && s.Commit == third })
 	assert.Equal(t, "by hand", p.title())
 }
