@@ -15,8 +15,8 @@ type rolling struct {
 	decision  progress // the last decision whose target is written
 	decidedOn v1alpha1.SyncTargetSpec
 	decided   bool // this term has written a decision, with the target decidedOn
-	failing   map[string]time.Time
-	stale     map[string]time.Time
+	failing   map[installed]time.Time
+	stale     map[installed]time.Time
 	due       time.Time // when the decision may change by itself; zero for never
 
 	health    health
@@ -25,9 +25,12 @@ type rolling struct {
 	results   chan probe
 }
 
-// recordDecision records a decision whose target is written.
+// recordDecision records a decision whose target is written. What failed before a new attempt does not count in it.
 func (r *rolling) recordDecision(p progress, target v1alpha1.SyncTargetSpec) {
 	r.decision, r.decidedOn, r.decided = p, target, true
+	if p.fresh {
+		r.failing = nil
+	}
 }
 
 // status returns how far the rollout of the published target is. Until this term has written a target, it is what the previous lead reported.
@@ -60,15 +63,21 @@ func (r *rolling) recordFailing(gateways []status.Standing, now time.Time) {
 	r.stale = since(r.stale, gateways, now, func(g status.Standing) bool { return g.Stale })
 }
 
-// since returns, by name, when each gateway entered the state that inState describes. was is the last result.
-func since(was map[string]time.Time, gateways []status.Standing, now time.Time, inState func(status.Standing) bool) map[string]time.Time {
-	is := map[string]time.Time{}
+// installed is a gateway with the commit on its disk. A failure with another commit is a new one: the agent may report no other state in between.
+type installed struct{ gateway, commit string }
+
+func installedOn(g status.Standing) installed { return installed{g.Name, g.Commit} }
+
+// since returns when each gateway entered the state that inState describes. was is the last result.
+func since(was map[installed]time.Time, gateways []status.Standing, now time.Time, inState func(status.Standing) bool) map[installed]time.Time {
+	is := map[installed]time.Time{}
 	for _, g := range gateways {
 		if !inState(g) {
 			continue
 		}
-		if is[g.Name] = now; !was[g.Name].IsZero() {
-			is[g.Name] = was[g.Name]
+		key := installedOn(g)
+		if is[key] = now; !was[key].IsZero() {
+			is[key] = was[key]
 		}
 	}
 	return is

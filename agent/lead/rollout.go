@@ -25,10 +25,10 @@ type observed struct {
 	rollback bool
 	// gateways are the gateways, also those whose pod is terminating, with their state for the published target.
 	gateways []status.Standing
-	// failing has, by name, the time since which a gateway reports an error that may pass.
-	failing map[string]time.Time
-	// stale has, by name, the time since which a gateway that ran the target has not answered a new revision.
-	stale  map[string]time.Time
+	// failing has the time since which a gateway reports an error that may pass.
+	failing map[installed]time.Time
+	// stale has the time since which a gateway that ran the target has not answered a new revision.
+	stale  map[installed]time.Time
 	health health
 	now    time.Time
 }
@@ -44,6 +44,7 @@ type health struct {
 // progress is a decision: which steps are open, and what the rollout waits for.
 type progress struct {
 	target *v1alpha1.TargetRollout
+	fresh  bool // target begins a new attempt
 	status *v1alpha1.RolloutStatus
 	// check is the health check to send, and probe the step that it is about; nil if there is none.
 	check *v1alpha1.HealthCheck
@@ -79,8 +80,7 @@ func advance(o observed) progress {
 	for _, g := range o.gateways {
 		r.stepOf[g.Name] = r.order.StepOf(g.Name, g.Pod)
 	}
-	var fresh bool
-	if r.target, fresh = r.begin(); fresh {
+	if r.target, r.fresh = r.begin(); r.fresh {
 		r.gateways = unreported(o.gateways)
 	}
 	r.status = &v1alpha1.RolloutStatus{Commit: o.want.Commit, Steps: r.target.Steps}
@@ -283,7 +283,7 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	case reason == v1alpha1.ReasonRolledBack, cause == v1alpha1.CauseCommit && reason.Class() == v1alpha1.ClassStalled:
 		return true
 	case cause == v1alpha1.CauseCommit, reason == v1alpha1.ReasonScanFailed, ran && cause != v1alpha1.CauseGit:
-		since, ok := r.failing[g.Name]
+		since, ok := r.failing[installedOn(g)]
 		if ok && r.now.Sub(since) >= patience {
 			return true
 		}
@@ -297,7 +297,7 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 // mayStillAnswer reports whether a gateway that ran the target still has time to report on its new revision. A request makes such a
 // revision, and so does a change of the spec that does not affect what the gateway runs.
 func (r *rollout) mayStillAnswer(g status.Standing) bool {
-	since, ok := r.stale[g.Name]
+	since, ok := r.stale[installedOn(g)]
 	if !g.Stale || !ok || r.now.Sub(since) >= patience {
 		return false
 	}

@@ -84,6 +84,8 @@ func (l *line) lead() progress {
 	l.want.Generation, l.want.Rollout = l.gs.Generation, p.target
 	next := l.published
 	setTarget(&next, l.want, 0)
+	remember.recordDecision(p, next)
+	l.failing = remember.failing
 	l.published, l.want = next, next
 	l.gs.Status.Rollout, l.gs.Status.ObservedGeneration = p.status, l.gs.Generation
 	return p
@@ -114,6 +116,12 @@ func (l *line) approve(stage string) {
 
 func (l *line) fails(name string, reason v1alpha1.Reason) {
 	l.as[name] = status.Standing{Phase: v1alpha1.GatewayError, Reason: reason, Message: "so"}
+}
+
+// failsAt makes a gateway fail to load a commit that is on its disk.
+func (l *line) failsAt(name, commit string, reason v1alpha1.Reason) {
+	l.at[name] = commit
+	l.fails(name, reason)
 }
 
 // having returns the gateways that have a commit, sorted.
@@ -168,8 +176,8 @@ func TestRolloutFails(t *testing.T) {
 	}{
 		"a commit that cannot be rendered": {func(l *line) { l.fails("dev-1", v1alpha1.ReasonTemplateFailed) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 TemplateFailed: so; "},
 		"a gateway that rolled back":       {func(l *line) { l.fails("dev-1", v1alpha1.ReasonRolledBack) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 RolledBack: so; "},
-		"a recent scan failure":            {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
-		"a lasting scan failure":           {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
+		"a recent scan failure":            {func(l *line) { l.failsAt("dev-1", commitB, v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
+		"a lasting scan failure":           {func(l *line) { l.failsAt("dev-1", commitB, v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
 		"git unreachable":                  {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
 		"gateway unreachable":              {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
 		"a Designer is open": {func(l *line) {
@@ -197,6 +205,39 @@ func TestRolloutFails(t *testing.T) {
 				assert.Contains(t, []string{"dev-1", "dev-2"}, name)
 			}
 			assert.Equal(t, c.phase == v1alpha1.RolloutAborted, l.published.Rollout.Failed != "")
+		})
+	}
+}
+
+// An agent that fails to load one commit and then the next may report nothing in between.
+func TestPatienceBeginsAgain(t *testing.T) {
+	for name, next := range map[string]func(l *line){
+		"another target": func(l *line) {
+			l.failsAt("dev-1", commitA, v1alpha1.ReasonScanFailed)
+			l.lead()
+			l.now = l.now.Add(time.Hour)
+			l.want.Commit = commitB
+			l.lead()
+			l.lead()
+			l.at["dev-1"] = commitB
+		},
+		"another attempt": func(l *line) {
+			l.want.Commit = commitB
+			l.lead()
+			l.failsAt("dev-1", commitB, v1alpha1.ReasonScanFailed)
+			l.lead()
+			l.now = l.now.Add(time.Hour)
+			require.Equal(t, v1alpha1.RolloutAborted, l.lead().status.Phase)
+			l.annotate(v1alpha1.AnnotationRetry, annotation.RetryValue(commitB, noon))
+			l.lead()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine()
+			next(l)
+			assert.Equal(t, v1alpha1.RolloutProgressing, l.lead().status.Phase)
+			l.now = l.now.Add(patience)
+			assert.Equal(t, v1alpha1.RolloutAborted, l.lead().status.Phase)
 		})
 	}
 }
