@@ -94,6 +94,32 @@ func TestClosedWindowBeforeStart(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 }
 
+// While the target waits for its window, the report about a commit that the gateway does not load names that commit, not the target.
+func TestClosedWindowLoadsEarlierCommit(t *testing.T) {
+	w, p, _ := synced(t)
+	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusBadRequest}))
+	failed := func(commit string) func(v1alpha1.SyncReportStatus) bool {
+		return func(s v1alpha1.SyncReportStatus) bool {
+			return s.Phase == v1alpha1.GatewayError && s.Reason == v1alpha1.ReasonScanFailed && s.Target == commit
+		}
+	}
+	second := w.moves("two")
+	assert.Equal(t, second, p.await("a failed scan", failed(second)).Commit)
+
+	gs := w.edit(neverOpen)
+	third := w.commit("three")
+	target := w.lead(targetCommit(third), generation(gs.Generation))
+	s := p.await("a failed scan in a closed window", failed(third))
+	assert.Equal(t, second, s.Commit)
+	assert.Equal(t, target.Spec.Revision, s.Revision)
+	assert.Contains(t, s.Message, "load "+second[:7]+" before "+third[:7])
+
+	p.gw.Faults.Clear()
+	s = p.await("a closed window", held(v1alpha1.ReasonMaintenanceWindow))
+	assert.Equal(t, second, s.Commit)
+	assert.Equal(t, "two", p.title())
+}
+
 // C19: a SyncTarget opens no window, and an approval of another commit does not count.
 func TestWindowApproval(t *testing.T) {
 	w, p, first := synced(t, neverOpen)

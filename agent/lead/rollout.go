@@ -282,7 +282,7 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 	switch reason, cause := g.Reason, g.Reason.Cause(); {
 	case reason == v1alpha1.ReasonRolledBack, cause == v1alpha1.CauseCommit && reason.Class() == v1alpha1.ClassStalled:
 		return true
-	case cause == v1alpha1.CauseCommit, reason == v1alpha1.ReasonScanFailed, ran && cause != v1alpha1.CauseGit:
+	case ran && cause != v1alpha1.CauseGit, r.reached(g) && (cause == v1alpha1.CauseCommit || reason == v1alpha1.ReasonScanFailed):
 		since, ok := r.failing[installedOn(g)]
 		if ok && r.now.Sub(since) >= patience {
 			return true
@@ -292,6 +292,12 @@ func (r *rollout) faulty(g status.Standing, ran bool) bool {
 		}
 	}
 	return false
+}
+
+// reached reports whether the commit is on a gateway's disk, or was until the gateway went back by itself. Any other gateway that fails to load its
+// files fails to load an earlier commit, for example because no maintenance window allows the target yet.
+func (r *rollout) reached(g status.Standing) bool {
+	return g.Commit == r.want.Commit || g.AutoRollback == r.want.Commit
 }
 
 // mayStillAnswer reports whether a gateway that ran the target still has time to report on its new revision. A request makes such a

@@ -68,7 +68,7 @@ func (l *line) lead() progress {
 		g := status.Standing{Name: name, Label: name, Commit: at, Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonGateClosed}
 		switch as, told := l.as[name]; {
 		case told:
-			g.Phase, g.Reason, g.Message, g.Planned, g.Stale = as.Phase, as.Reason, as.Message, as.Planned, as.Stale
+			g.Phase, g.Reason, g.Message, g.Planned, g.Stale, g.AutoRollback = as.Phase, as.Reason, as.Message, as.Planned, as.Stale, as.AutoRollback
 		case at == l.published.Commit && (l.published.Rollout == nil || schedule.StepOf(l.gs, name) <= int(l.published.Rollout.Open)):
 			g.Phase, g.Reason, g.Synced = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, true
 		}
@@ -178,8 +178,14 @@ func TestRolloutFails(t *testing.T) {
 		"a gateway that rolled back":       {func(l *line) { l.fails("dev-1", v1alpha1.ReasonRolledBack) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 RolledBack: so; "},
 		"a recent scan failure":            {func(l *line) { l.failsAt("dev-1", commitB, v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
 		"a lasting scan failure":           {func(l *line) { l.failsAt("dev-1", commitB, v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
-		"git unreachable":                  {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
-		"gateway unreachable":              {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"a lasting verification failure":   {func(l *line) { l.failsAt("dev-1", commitB, v1alpha1.ReasonVerificationFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 VerificationFailed: so; "},
+		"a scan failure of another commit": {func(l *line) { l.failsAt("dev-1", commitA, v1alpha1.ReasonScanFailed) }, time.Hour, v1alpha1.RolloutProgressing, "waits for dev-1 (ScanFailed)"},
+		"a scan failure after an automatic rollback": {func(l *line) {
+			l.as["dev-1"] = status.Standing{Phase: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "so", AutoRollback: commitB}
+		}, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
+		"a verification failure of another commit": {func(l *line) { l.failsAt("dev-1", commitA, v1alpha1.ReasonVerificationFailed) }, time.Hour, v1alpha1.RolloutProgressing, "waits for dev-1 (VerificationFailed)"},
+		"git unreachable":                          {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"gateway unreachable":                      {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
 		"a Designer is open": {func(l *line) {
 			l.as["dev-1"] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonDesignerSessionActive}
 		}, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
@@ -218,6 +224,14 @@ func TestPatienceBeginsAgain(t *testing.T) {
 			l.now = l.now.Add(time.Hour)
 			l.want.Commit = commitB
 			l.lead()
+			l.lead()
+			l.at["dev-1"] = commitB
+		},
+		"the commit arrives later": func(l *line) {
+			l.failsAt("dev-1", commitA, v1alpha1.ReasonScanFailed)
+			l.want.Commit = commitB
+			l.settle()
+			l.now = l.now.Add(time.Hour)
 			l.lead()
 			l.at["dev-1"] = commitB
 		},

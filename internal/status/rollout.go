@@ -25,6 +25,8 @@ type Standing struct {
 	Message string
 	// Commit is the commit on its disk.
 	Commit string
+	// AutoRollback is the commit from which it went back by itself, while that commit is blocked.
+	AutoRollback string
 	// Planned is the commit of its dry run.
 	Planned string
 }
@@ -37,7 +39,7 @@ func Standings(s Seen) []Standing {
 	for i := range rows {
 		g := &rows[i]
 		out[i] = Standing{Name: g.Name, Pod: g.PodName, Label: gatewaypod.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
-			Message: g.Message, Commit: g.SyncedCommit, Planned: g.planned}
+			Message: g.Message, Commit: g.SyncedCommit, AutoRollback: g.AutoRollback, Planned: g.planned}
 	}
 	return out
 }

@@ -291,6 +291,21 @@ func TestStandingsOfTerminatingPods(t *testing.T) {
 	assert.Len(t, Standings(s.Seen), 1, "the pod has ended")
 }
 
+// A gateway may fail to load a commit before the target, or one to which it went back.
+func TestStandingsOfFailures(t *testing.T) {
+	s := newScene(t, 2)
+	s.moves(commitB)
+	s.fails(0, v1alpha1.ReasonScanFailed, "load aaaaaaa before bbbbbbb")
+	s.fails(1, v1alpha1.ReasonScanFailed, "rolled back")
+	s.report(0).Commit, s.report(1).Commit, s.report(1).AutoRollback = commitA, commitA, commitB
+	list := Standings(s.Seen)
+	require.Len(t, list, 2)
+	assert.Equal(t, Standing{Name: "gw-0", Pod: "gw-0-0", Label: list[0].Label, Phase: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed,
+		Message: "load aaaaaaa before bbbbbbb", Commit: commitA}, list[0])
+	assert.Equal(t, commitA, list[1].Commit)
+	assert.Equal(t, commitB, list[1].AutoRollback)
+}
+
 func TestTerminatingPodsInStatus(t *testing.T) {
 	moved := func(t *testing.T) *scene {
 		s := newScene(t, 2)
