@@ -20,11 +20,17 @@ const (
 // once.
 type Cache struct {
 	kinds   map[plan.ID]kind          // of blobs and trees; a tree is volatile if any blob in it is
-	results map[[32]byte]plan.ID      // recipe key → id of its result
+	results map[[32]byte]result       // by recipe key
 	matches map[string]string         // mapping and pattern of a patch → a file that matched it before
 	bytes   map[plan.ID]*list.Element // the elements of recent by id
 	recent  *list.List                // of rendered, most recently used first
 	size    int                       // bytes in recent
+}
+
+// result is the id of what a recipe makes, and the steps of its template.
+type result struct {
+	id    plan.ID
+	steps int
 }
 
 type rendered struct {
@@ -35,7 +41,7 @@ type rendered struct {
 // NewCache returns an empty Cache.
 func NewCache() *Cache {
 	return &Cache{
-		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]plan.ID), matches: make(map[string]string),
+		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]result), matches: make(map[string]string),
 		bytes: make(map[plan.ID]*list.Element), recent: list.New(),
 	}
 }
@@ -48,9 +54,10 @@ func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
 	m[key] = value
 }
 
-// keep remembers the id of a result, and its bytes if they are not too many.
-func (c *Cache) keep(key [sha256.Size]byte, id plan.ID, content []byte) {
-	put(c.results, key, id, maxResults)
+// keep remembers a result, and its bytes if they are not too many.
+func (c *Cache) keep(key [sha256.Size]byte, r result, content []byte) {
+	put(c.results, key, r, maxResults)
+	id := r.id
 	if len(content) > maxBytes/4 || c.bytes[id] != nil {
 		return
 	}

@@ -24,9 +24,10 @@ type renderer struct {
 	warnings *warnings
 	system   string // path of the file that gets the gateway's name, or ""
 	cache    *Cache
-	factsID  string              // fingerprint of the facts
-	recipes  map[plan.ID]*recipe // by id of the result: what has been rendered so far
-	steps    int                 // template steps so far; results from the cache cost none
+	factsID  string                     // fingerprint of the facts
+	recipes  map[plan.ID]*recipe        // by id of the result: what has been rendered so far
+	steps    int                        // template steps so far, also those of results from the cache
+	counted  map[[sha256.Size]byte]bool // by key: recipes whose steps are counted
 	// readLocal reads from the disk a blob that the object store lacks. It may be nil.
 	readLocal func(path string, id plan.ID) ([]byte, bool)
 }
@@ -34,7 +35,7 @@ type renderer struct {
 func newRenderer(o *overlay, system string, cache *Cache) *renderer {
 	return &renderer{
 		rules: o.rules, objects: o.objects, isFile: o.isFile, warnings: &o.warnings, system: system, cache: cache,
-		factsID: o.rules.Facts.Fingerprint(), recipes: make(map[plan.ID]*recipe),
+		factsID: o.rules.Facts.Fingerprint(), recipes: make(map[plan.ID]*recipe), counted: make(map[[sha256.Size]byte]bool),
 	}
 }
 
@@ -167,21 +168,25 @@ func resourceOf(children []child) (own *child, beside []part) {
 // resolve sets the id of a recipe's result, producing the result if the cache does not know it.
 func (x *renderer) resolve(r *recipe) error {
 	key := x.key(r)
-	id, known := x.cache.results[key]
+	made, known := x.cache.results[key]
 	if !known {
 		content, steps, err := x.produce(r)
 		if err != nil {
 			return err
 		}
-		if x.steps += steps; x.steps > maxTemplateSteps {
-			return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
-		}
-		id = plan.BlobID(content)
-		x.cache.keep(key, id, content)
+		made = result{plan.BlobID(content), steps}
+		x.cache.keep(key, made, content)
 	}
-	r.id = id
-	if id != r.blob {
-		x.recipes[id] = r
+	if made.steps > 0 && !x.counted[key] {
+		x.counted[key] = true
+		x.steps += made.steps
+	}
+	if x.steps > maxTemplateSteps {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
+	}
+	r.id = made.id
+	if r.id != r.blob {
+		x.recipes[r.id] = r
 	}
 	return nil
 }
@@ -260,11 +265,12 @@ func (x *renderer) writeBlob(w io.Writer, id plan.ID) (int64, error) {
 	case r == nil:
 		return x.objects.WriteBlob(w, id)
 	default:
+		var steps int
 		var err error
-		if content, _, err = x.produce(r); err != nil {
+		if content, steps, err = x.produce(r); err != nil {
 			return 0, err
 		}
-		x.cache.keep(x.key(r), id, content)
+		x.cache.keep(x.key(r), result{id, steps}, content)
 	}
 	n, err := w.Write(content)
 	return int64(n), err
