@@ -76,27 +76,29 @@ func TestCaseRenameOfEditedFile(t *testing.T) {
 		"changed on the gateway, not in git":       {"by hand", "1", plan.Update, []string{lower}},
 		"changed on the gateway as in git":         {"2", "2", plan.Adopt, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
-				s := newScene(t, nil)
-				s.rules.Conflict = plan.Hold
-				s.sync(plantest.Pairs("projects/p/project.json", "{}", upper, "1"))
-				if c.there != "1" {
-					s.disk.Write(upper, c.there)
-				}
-				got, err := s.plan(plantest.Pairs("projects/p/project.json", "{}", lower, c.git), mode, func(in *planner.Input) { in.State = caseless{s.disk} })
-				require.NoError(t, err)
-				assert.Equal(t, map[string]plan.Op{upper: plan.Release, lower: c.want}, done(got))
-				if c.held == nil {
-					assert.Nil(t, got.Held)
-					return
-				}
-				require.NotNil(t, got.Held)
-				assert.Equal(t, v1alpha1.ReasonConflictDetected, got.Held.Reason)
-				assert.Contains(t, got.Held.Message, "different versions of 1 file")
-				assert.Equal(t, c.held, got.Held.Paths)
+		for prune, rule := range map[string]plan.Prune{"owned": plan.PruneOwned, "none": plan.PruneNone} {
+			t.Run(name+", prune "+prune, func(t *testing.T) {
+				bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+					s := newScene(t, nil)
+					s.rules.Conflict, s.rules.Prune = plan.Hold, rule
+					s.sync(plantest.Pairs("projects/p/project.json", "{}", upper, "1"))
+					if c.there != "1" {
+						s.disk.Write(upper, c.there)
+					}
+					got, err := s.plan(plantest.Pairs("projects/p/project.json", "{}", lower, c.git), mode, func(in *planner.Input) { in.State = caseless{s.disk} })
+					require.NoError(t, err)
+					assert.Equal(t, map[string]plan.Op{upper: plan.Release, lower: c.want}, done(got))
+					if c.held == nil {
+						assert.Nil(t, got.Held)
+						return
+					}
+					require.NotNil(t, got.Held)
+					assert.Equal(t, v1alpha1.ReasonConflictDetected, got.Held.Reason)
+					assert.Contains(t, got.Held.Message, "different versions of 1 file")
+					assert.Equal(t, c.held, got.Held.Paths)
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -53,14 +53,14 @@ func mirrorDir(in *Input, dir string) ([]plan.Change, error) {
 // settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling: a commit that only changes
 // the spelling deletes one name and adopts the other. On a volume that distinguishes the two, the new name is missing or another file.
 func (p *planner) settleSpellings() error {
-	deleted := make(map[string][]*plan.Change) // by spelling
+	gone := make(map[string][]*plan.Change) // by spelling; under prune none, released names
 	for i := range p.list {
-		if c := &p.list[i]; c.Op == plan.Delete {
+		if c := &p.list[i]; c.Op == plan.Delete || c.Op == plan.Release && c.Found.Kind == plan.File {
 			spelling := relpath.Fold(c.Path)
-			deleted[spelling] = append(deleted[spelling], c)
+			gone[spelling] = append(gone[spelling], c)
 		}
 	}
-	if len(deleted) == 0 {
+	if len(gone) == 0 {
 		return nil
 	}
 	for i := range p.list {
@@ -68,8 +68,17 @@ func (p *planner) settleSpellings() error {
 		if c.Op == plan.Delete || c.Op == plan.Release || c.Found.Kind != plan.File {
 			continue
 		}
-		others := deleted[relpath.Fold(c.Path)]
-		same := slices.IndexFunc(others, func(old *plan.Change) bool { return old.Found == c.Found && old.FoundID == c.FoundID })
+		others := gone[relpath.Fold(c.Path)]
+		var err error
+		same := slices.IndexFunc(others, func(old *plan.Change) (same bool) {
+			if err == nil {
+				same, err = sameFile(p.Manifest, old, c)
+			}
+			return same
+		})
+		if err != nil {
+			return err
+		}
 		if same < 0 {
 			continue
 		}
@@ -85,4 +94,20 @@ func (p *planner) settleSpellings() error {
 		delete(p.conflicts, old.Path) // the change of the new name reports the file
 	}
 	return nil
+}
+
+// sameFile reports whether old, a deletion or a release, found the same file as c. A release counts only if the gateway did not change the
+// file.
+func sameFile(m plan.Manifest, old, c *plan.Change) (bool, error) {
+	if old.Found != c.Found {
+		return false, nil
+	}
+	if old.Op == plan.Delete {
+		return old.FoundID == c.FoundID, nil
+	}
+	rec, owned, err := m.Get(old.Path)
+	if err != nil {
+		return false, fmt.Errorf("read the manifest: %w", err)
+	}
+	return owned && rec.Have == c.FoundID, nil
 }
