@@ -84,6 +84,31 @@ func TestMassDeletionIsHeld(t *testing.T) {
 	}
 }
 
+// The conflict policy may keep files of a source that the commit lost. Then no file is deleted.
+func TestLostSourceOfKeptFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		edited []string
+		held   bool
+	}{
+		"all files kept":  {[]string{"config/a", "1 edited", "config/b", "2 edited"}, false},
+		"one file kept":   {[]string{"config/a", "1 edited"}, true},
+		"no file changed": {nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+				s := newScene(t, nil)
+				s.rules.Conflict = plan.GatewayWins
+				s.sync(git("config/a", "1", "config/b", "2", "projects/x", "3", "projects/y", "4"))
+				writes(c.edited...)(s)
+				got, err := s.plan(git("conf/a", "1", "conf/b", "2", "projects/x", "3"), mode)
+				require.NoError(t, err)
+				assert.Equal(t, c.held, got.Held != nil)
+				assert.Equal(t, 3-len(c.edited)/2, got.Counts().Deleted)
+			})
+		})
+	}
+}
+
 func TestProjectFileFromAnotherMapping(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = plantest.Rules(t, plan.Rules{Mappings: plantest.Mappings(t, "projects", "projects", "heads", "projects")})

@@ -240,7 +240,7 @@ func (p *planner) decideRemoved(rec plan.Owned) error {
 	}
 	c.Op = plan.Delete
 	if o, ok := p.mappings.origin(rec); ok {
-		p.lost.count(o, p.Desired.Missing())
+		p.lost.add(rec.Path, o, p.Desired.Missing())
 	}
 	if c.FoundID != rec.Have {
 		noise, err := p.isNoise(c, rec)

@@ -29,9 +29,9 @@ type massDeletion struct {
 	sources     []string // sources of mappings that the commit lost
 }
 
-// findMassDeletion returns what the changes of a plan delete. tree is the desired tree.
-func findMassDeletion(changes []plan.Change, lost lostSources, tree *desired.Tree) (massDeletion, error) {
-	d := massDeletion{sources: lost.folders()}
+// findMassDeletion returns what the changes of a plan delete. sources are those that the commit lost, and tree is the desired tree.
+func findMassDeletion(changes []plan.Change, sources []string, tree *desired.Tree) (massDeletion, error) {
+	d := massDeletion{sources: sources}
 	inGit := make(map[string]bool) // by project
 	for i := range changes {
 		c := &changes[i]
@@ -91,23 +91,24 @@ func (d *massDeletion) details() string {
 	return text
 }
 
-// lostSources are the sources that the commit no longer has: source → number of owned files that came from it.
-type lostSources map[string]int
+// lostSources are the sources that the commit no longer has: source → owned files that came from it.
+type lostSources map[string][]string
 
-// count counts an owned file that came from the mapping o, if missing has the mapping.
-func (s lostSources) count(o plan.Origin, missing []plan.Mapping) {
+// add adds an owned file that came from the mapping o, if missing has the mapping.
+func (s lostSources) add(path string, o plan.Origin, missing []plan.Mapping) {
 	for _, m := range missing {
 		if m.Origin().SameMapping(o) {
-			s[string(m.Source)]++
+			s[string(m.Source)] = append(s[string(m.Source)], path)
 		}
 	}
 }
 
-// folders returns the sources that more than one file came from. A folder that was renamed in git is such a source.
-func (s lostSources) folders() []string {
+// folders returns the sources that more than one file came from and of which a file is deleted. A folder that was renamed in git is such a
+// source.
+func (s lostSources) folders(deletes func(path string) bool) []string {
 	var folders []string
-	for source, n := range s {
-		if n > 1 {
+	for source, paths := range s {
+		if len(paths) > 1 && slices.ContainsFunc(paths, deletes) {
 			folders = append(folders, source)
 		}
 	}
@@ -139,7 +140,7 @@ const heldPaths = 10
 func (p *planner) holdForApproval() error {
 	held := heldConflicts(p.conflicts)
 	if !p.AllowMassDeletion {
-		deletion, err := findMassDeletion(p.list, p.lost, p.Desired)
+		deletion, err := findMassDeletion(p.list, p.lost.folders(p.deletes), p.Desired)
 		if err != nil {
 			return err
 		}
