@@ -85,7 +85,7 @@ func (p *planner) decideFile(c plan.Change, rec plan.Owned) error {
 		return nil
 	}
 	if !c.Owned {
-		return p.decideUnowned(c)
+		return p.decideUnowned(c, rec)
 	}
 	onGateway, inGit := c.FoundID != rec.Have, c.ID != rec.Want
 	switch {
@@ -101,11 +101,10 @@ func (p *planner) decideFile(c plan.Change, rec plan.Owned) error {
 
 // decideEqual decides about a file whose content is git's.
 func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
-	otherMode := c.Found.Exec != c.Exec && !c.Found.NoModes
 	switch {
-	case otherMode && c.Owned && sameWant(&c, rec) && (!p.Repair || p.proposed(c.Path)):
-		p.changes.Drifted++ // a chmod on the gateway
-	case otherMode:
+	case leavesMode(&p.Input, &c, rec):
+		p.changes.Drifted++
+	case otherMode(&c):
 		c.Op = plan.Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):
@@ -116,6 +115,14 @@ func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
 	}
 }
 
+// otherMode reports whether the file on the disk has another mode than git's.
+func otherMode(c *plan.Change) bool { return c.Found.Exec != c.Exec && !c.Found.NoModes }
+
+// leavesMode reports whether the mode was changed on the gateway, and is not repaired.
+func leavesMode(in *Input, c *plan.Change, rec plan.Owned) bool {
+	return otherMode(c) && c.Owned && sameWant(c, rec) && (!in.Repair || in.proposed(c.Path))
+}
+
 // upToDate reports whether the record needs no change.
 func (p *planner) upToDate(c plan.Change, rec plan.Owned) bool {
 	return rec.Want == c.ID && rec.Have == c.FoundID && rec.Exec == c.Exec && rec.Size == c.Found.Size &&
@@ -123,14 +130,14 @@ func (p *planner) upToDate(c plan.Change, rec plan.Owned) bool {
 }
 
 // decideUnowned decides about a file that is not owned and differs from git's.
-func (p *planner) decideUnowned(c plan.Change) error {
+func (p *planner) decideUnowned(c plan.Change, rec plan.Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
 		return err
 	}
 	if same || isThumbnail(c.Path) {
 		c.Foreign = true
-		p.adoptNoise(c)
+		p.adoptNoise(c, rec)
 		return nil
 	}
 	c.Op = plan.Update
@@ -149,10 +156,10 @@ func (p *planner) decideUnchanged(c plan.Change, rec plan.Owned) error {
 		}
 	}
 	switch {
-	case same && p.upToDate(c, rec):
+	case same && p.upToDate(c, rec) && !otherMode(&c):
 		p.changes.Unchanged++
 	case same:
-		p.adoptNoise(c)
+		p.adoptNoise(c, rec)
 	default: // git's version was held back by a change on the gateway, which is gone now
 		c.Op = plan.Update
 		p.add(c)
@@ -169,7 +176,7 @@ func (p *planner) decideChangedInGit(c plan.Change, rec plan.Owned) error {
 			return err
 		}
 		if same {
-			p.adoptNoise(c)
+			p.adoptNoise(c, rec)
 			return nil
 		}
 	}
@@ -189,7 +196,7 @@ func (p *planner) decideChangedOnGateway(c plan.Change, rec plan.Owned) error {
 	}
 	switch {
 	case same || isThumbnail(c.Path):
-		p.adoptNoise(c)
+		p.adoptNoise(c, rec)
 	case p.repairs(rec):
 		p.addOverwrite(c)
 	default:
@@ -206,7 +213,7 @@ func (p *planner) decideChangedInBoth(c plan.Change, rec plan.Owned) error {
 	}
 	if same {
 		c.Foreign = true
-		p.adoptNoise(c)
+		p.adoptNoise(c, rec)
 		return nil
 	}
 	noise, err := p.isNoise(c, rec)
@@ -301,9 +308,16 @@ func (p *planner) addOverwrite(c plan.Change) {
 	p.add(c)
 }
 
-// adoptNoise adopts a file that differs from git's only in noise.
-func (p *planner) adoptNoise(c plan.Change) {
+// adoptNoise adopts a file whose content differs from git's only in noise. If it also has another mode, git's version replaces it.
+func (p *planner) adoptNoise(c plan.Change, rec plan.Owned) {
+	if leavesMode(&p.Input, &c, rec) {
+		p.changes.Drifted++
+		return
+	}
 	c.Op = plan.Adopt
+	if otherMode(&c) {
+		c.Op, c.Foreign = plan.Update, false
+	}
 	p.noise[c.Path] = true
 	p.add(c)
 }

@@ -345,6 +345,51 @@ func TestRepairReplacesDrift(t *testing.T) {
 	}
 }
 
+// A file that differs from git's only in noise is adopted with the mode of git.
+func TestModeOfAdoptedFile(t *testing.T) {
+	const path, written = "projects/p/x.json", `{"b":1.50,"a":"\u003d"}`
+	files := func(mode plan.Mode) plantest.Files {
+		return plantest.Files{path: {Content: `{"a": "=", "b": 1.50}`, Mode: mode}}
+	}
+	sameMode := func(t *testing.T, s *scene) {
+		t.Helper()
+		st, err := s.disk.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, s.manifest.Records[path].Exec, st.Exec)
+	}
+	t.Run("not owned", func(t *testing.T) {
+		s := newScene(t, text{path: written})
+		s.sync(files(plan.Executable))
+		sameMode(t, s)
+		assert.Empty(t, s.lost)
+	})
+	t.Run("rewritten by the gateway", func(t *testing.T) {
+		bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+			s := newScene(t, nil)
+			s.sync(files(plan.Regular))
+			s.disk.Write(path, written)
+			s.sync(files(plan.Executable), mode)
+			sameMode(t, s)
+		})
+	})
+	for name, edit := range map[string]func(*plantest.Disk){
+		"a chmod":             func(d *plantest.Disk) { d.Chmod(path, true) },
+		"a chmod and a write": func(d *plantest.Disk) { d.Write(path, written+" "); d.Chmod(path, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, text{path: written})
+			assert.Equal(t, ops{path: plan.Adopt}, done(s.sync(files(plan.Regular))))
+			edit(s.disk)
+			report := s.sync(files(plan.Regular), full)
+			assert.Empty(t, report.List)
+			assert.Equal(t, 1, report.Drifted)
+			assert.Equal(t, ops{path: plan.Update}, done(s.sync(files(plan.Regular), repair)))
+			sameMode(t, s)
+			assert.Empty(t, s.lost)
+		})
+	}
+}
+
 func TestVerifyHashesForgedStat(t *testing.T) {
 	s := newScene(t, nil)
 	s.sync(plantest.Pairs(file, "one"))

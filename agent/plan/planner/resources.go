@@ -154,14 +154,18 @@ func (s *companions) newChange(path string, conflict bool) (plan.Change, bool, e
 	return s.countedUnchanged(c)
 }
 
-// countedUnchanged returns the change of a companion that a full plan has counted as unchanged. It returns false if the file on the
+// countedUnchanged returns the change of a companion that a full plan has counted as unchanged, or as drifted because of its mode. It returns false if the file on the
 // disk is right already.
 func (s *companions) countedUnchanged(c plan.Change) (plan.Change, bool, error) {
 	if c.FoundID == c.ID { // the file on the disk already has the right signature
 		delete(s.changes.Signed, c.Path)
 		return plan.Change{}, false, nil
 	}
-	if s.changes.Full {
+	switch {
+	case !s.changes.Full:
+	case otherMode(&c):
+		s.changes.Drifted--
+	default:
 		s.changes.Unchanged--
 	}
 	return c, true, nil
