@@ -36,6 +36,7 @@ type Template struct {
 	tmpl     *template.Template
 	meter    *meter
 	volatile bool
+	indexed  bool // see indexes
 }
 
 // IsTemplate reports whether text contains a template action. Any other text renders to itself.
@@ -69,6 +70,7 @@ func Parse(name, text string) (*Template, error) {
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: a text within {{ }} has more than %d bytes", name, maxValue)
 		}
 		t.volatile = t.volatile || uses(root, commitFacts)
+		t.indexed = t.indexed || indexes(root, podFacts)
 		instrument(root)
 	}
 	return t, nil
@@ -81,6 +83,9 @@ func (t *Template) Volatile() bool { return t.volatile }
 // Execute renders the template. More than limit bytes are LimitExceeded. Any other error is TemplateFailed with the
 // line and the reason, and also ErrUnread if a fact is unknown.
 func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
+	if f.Unlabelled && t.indexed {
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: %w", t.name, ErrUnread)
+	}
 	return t.execute(f.data(), limit)
 }
 
@@ -221,6 +226,9 @@ func (unlabelled) PodOrdinal() (int, error) { return 0, ErrUnread }
 
 // DeploymentMode fails because an annotation sets it and it has no default. (The tag provider has one.)
 func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
+
+// podFacts are the methods of unlabelled. The function index does not call methods.
+var podFacts = []string{"Labels", "PodOrdinal", "DeploymentMode"}
 
 // commitFacts are the facts that can change from one sync to the next under the same rules.
 var commitFacts = []string{"Ref", "Commit"}

@@ -209,6 +209,7 @@ func TestUnknownFact(t *testing.T) {
 		"{{.Labels.area}}": true, `{{index .Labels "area"}}`: true, "{{with .Labels}}{{.area}}{{end}}": true, "{{.PodOrdinal}}": true, "{{.DeploymentMode}}{{.Vars.nope}}": true,
 		`{{define "b"}}{{.Labels.area}}{{end}}{{template "b" .}}`: true, "{{.Nope}}": false, "{{.GatewayName}} {{.Vars.nope}}": false,
 		"{{range .Vars}}{{.}}{{end}}{{.Vars.nope}}": false, "{{with .Vars}}{{.nope}}{{end}}": false, "{{$.PodOrdinal}}": true,
+		`{{index . "PodOrdinal"}}`: true, `{{index . "Labels" "area"}}`: true, `{{$f := .}}{{"Labels" | index $f}}`: true, `{{index . "Vars" "nope" "x"}}`: false,
 	} {
 		t.Run(text, func(t *testing.T) {
 			tmpl, err := Parse("a", text)

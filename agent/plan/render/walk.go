@@ -130,9 +130,24 @@ func hasLongLiteral(list *parse.ListNode) (found bool) {
 	return found
 }
 
-// calls reports whether a block calls a function.
-func calls(list *parse.ListNode, function string) (found bool) {
+// indexes reports whether a block may use one of the facts with the function index, as in {{index . "Labels"}}.
+func indexes(list *parse.ListNode, facts []string) (found bool) {
 	walk(list, func(n parse.Node) bool {
+		if pipe, ok := n.(*parse.PipeNode); ok && calls(pipe, "index") {
+			walk(pipe, func(n parse.Node) bool {
+				s, ok := n.(*parse.StringNode)
+				found = found || ok && slices.Contains(facts, s.Text)
+				return !found
+			})
+		}
+		return !found
+	})
+	return found
+}
+
+// calls reports whether a node calls a function.
+func calls(node parse.Node, function string) (found bool) {
+	walk(node, func(n parse.Node) bool {
 		if f, ok := n.(*parse.IdentifierNode); ok && f.Ident == function {
 			found = true
 		}
