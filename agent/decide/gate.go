@@ -37,10 +37,10 @@ type gateResult struct {
 
 // gate decides which target a gateway may follow:
 //
-//	the ref moved before the target ran      hold
+//	the ref moved before the target ran      hold, unless nothing was ever synced here
 //	there are no steps                       sync the target
 //	spec.deployment is too large             hold, unless nothing was ever synced here
-//	the SyncTarget counts other steps        hold
+//	the SyncTarget counts other steps        hold while the rollout goes on
 //	nothing was ever synced here             sync the target if the step is open and the rollout has not failed, else what last ran everywhere, or the target
 //	the rollout went back                    if the step is open, or the target on the disk: sync what last ran everywhere
 //	the rollout was aborted                  hold, unless the target is on the disk
@@ -187,9 +187,9 @@ type Pause struct {
 	on         bool
 }
 
-// Apply reports whether an order is paused or continued now because of a target that cannot be followed. A pause is applied at once. When a
-// pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has changed, syncing
-// resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
+// Apply reports whether an order is paused or continued now because of a target that cannot be followed. When a pause
+// ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has changed, syncing
+// resumes together with the new spec, which may be the fix for which syncing was paused.
 func (p Pause) Apply(target Pause, paused bool) (next Pause, apply bool) {
 	target.on = true
 	if paused {
