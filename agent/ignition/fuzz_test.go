@@ -94,6 +94,8 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, names := c.ResourceNames(ctx, "m", "t")
 	_, logs := c.ErrorsSince(ctx, time.Now())
 	_, designers := c.Designers(ctx)
+	_, modules := c.Modules(ctx)
+	backup := c.Backup(ctx, io.Discard)
 	_, pending := c.PendingRestarts(ctx)
 	_, trial := c.TrialExpired(ctx)
 	lock := c.Lock(ctx, Projects, time.Minute)
@@ -103,7 +105,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, module := c.ScanByModule(ctx, true)
 	return map[string]error{
 		"ping": ping, "info": info, "redundancy": redundancy, "projects": projects, "project": project, "names": names, "logs": logs,
-		"designers": designers, "pending": pending, "trial": trial, "lock": lock, "holder": holder, "scan": scan,
+		"designers": designers, "modules": modules, "backup": backup, "pending": pending, "trial": trial, "lock": lock, "holder": holder, "scan": scan,
 		"platform": platform, "module": module,
 	}
 }

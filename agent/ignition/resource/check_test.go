@@ -108,12 +108,6 @@ func TestInvalidFiles(t *testing.T) {
 	}
 }
 
-func TestFailingReader(t *testing.T) {
-	err := check("projects/p/x.json", iotest.ErrReader(io.ErrUnexpectedEOF))
-	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	assert.Empty(t, failure.Reason(err, ""))
-}
-
 // F11 of docs/internals/threats.md: the memory for a check does not depend on the size of the file.
 func TestHugeFileMemory(t *testing.T) {
 	chunk := []byte(strings.Repeat("a", 1<<20))
