@@ -29,8 +29,9 @@ type Cache struct {
 
 // result is the id of what a recipe makes, and the steps of its template.
 type result struct {
-	id    plan.ID
-	steps int
+	id       plan.ID
+	steps    int
+	unsigned bool // a resource.json that could not be signed
 }
 
 type rendered struct {

@@ -170,12 +170,15 @@ func (x *renderer) resolve(r *recipe) error {
 	key := x.key(r)
 	made, known := x.cache.results[key]
 	if !known {
-		content, steps, err := x.produce(r)
-		if err != nil {
+		var content []byte
+		var err error
+		if content, made, err = x.produce(r); err != nil {
 			return err
 		}
-		made = result{plan.BlobID(content), steps}
 		x.cache.keep(key, made, content)
+	}
+	if made.unsigned {
+		x.warnings.add("%s lists a file that is not synced, so it cannot be signed again", r.path)
 	}
 	if made.steps > 0 && !x.counted[key] {
 		x.counted[key] = true
@@ -218,32 +221,41 @@ func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 	return key
 }
 
-// produce makes the bytes of a recipe, and returns the steps of its template.
-func (x *renderer) produce(r *recipe) (content []byte, steps int, err error) {
+// produce makes the bytes of a recipe.
+func (x *renderer) produce(r *recipe) (content []byte, made result, err error) {
 	content, err = x.read(r.path, r.blob)
 	if err != nil {
-		return nil, 0, err
+		return nil, result{}, err
 	}
 	git := content
 	if r.template != plain {
 		t, err := render.Parse(r.path, string(content))
 		if err != nil {
-			return nil, 0, err
+			return nil, result{}, err
 		}
 		if content, err = t.Execute(&x.rules.Facts, x.rules.Limits.Rendered); err != nil {
-			return nil, 0, err
+			return nil, result{}, err
 		}
-		steps = t.Steps()
+		made.steps = t.Steps()
 	}
 	if len(r.edits) > 0 {
 		if content, err = render.Patch(r.path, content, r.edits); err != nil {
-			return nil, 0, err
+			return nil, result{}, err
 		}
 	}
 	if r.beside != nil {
-		content, err = x.sign(r, git, content)
+		signed, err := x.sign(r, git, content)
+		switch {
+		case errors.Is(err, errNotDesired):
+			made.unsigned = true
+		case err != nil:
+			return nil, result{}, err
+		default:
+			content = signed
+		}
 	}
-	return content, steps, err
+	made.id = plan.BlobID(content)
+	return content, made, nil
 }
 
 // ErrGone means that neither git nor the cache has the content that the last sync wrote.
@@ -265,12 +277,12 @@ func (x *renderer) writeBlob(w io.Writer, id plan.ID) (int64, error) {
 	case r == nil:
 		return x.objects.WriteBlob(w, id)
 	default:
-		var steps int
+		var made result
 		var err error
-		if content, steps, err = x.produce(r); err != nil {
+		if content, made, err = x.produce(r); err != nil {
 			return 0, err
 		}
-		x.cache.keep(x.key(r), result{id, steps}, content)
+		x.cache.keep(x.key(r), made, content)
 	}
 	n, err := w.Write(content)
 	return int64(n), err
@@ -304,7 +316,8 @@ func (r *recipe) needsSignature(s *resource.Signed, rendered bool) bool {
 
 // sign returns content signed for its rendered files. It uses the form of git's signature, or the gateway's form if
 // git's signature does not match, as after an edit by hand. A resource.json that was never signed stays unsigned. sign returns a
-// resource.json that does not parse as it is: the check of staged files reports it.
+// resource.json that does not parse as it is: the check of staged files reports it. The error is errNotDesired if it lists a file that the
+// commit does not bring.
 func (x *renderer) sign(r *recipe, git, content []byte) ([]byte, error) {
 	before, err := resource.ParseSigned(git)
 	if err != nil || before.Stored() == "" {
@@ -319,10 +332,6 @@ func (x *renderer) sign(r *recipe, git, content []byte) ([]byte, error) {
 		return nil, err
 	}
 	sum, err := after.Signature(form, func(w io.Writer, name string) error { return x.writePart(w, r, name, true) })
-	if errors.Is(err, errNotDesired) {
-		x.warnings.add("%s lists a file that is not synced, so it cannot be signed again", r.path)
-		return content, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -273,14 +273,15 @@ func TestUnsignedResourceStaysUnsigned(t *testing.T) {
 	s := newStudio(t, patches(dir("p", "projects/p"), "**/{view,udts}.json", "a", "1"), dir("q", "projects/p/overlaid"))
 	stale := sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "{}"})
 	unlisted := strings.Replace(sealedJSON(t, resource.Form83, "", nil), `"admin"`, `"by hand"`, 1)
-	s.deliver(plantest.Pairs(
+	files := plantest.Pairs(
 		"p/unsigned/view.json", "{}", "p/unsigned/resource.json", unsigned,
 		"p/missing/view.json", "{}", "p/missing/resource.json", missing,
 		"p/unary/udts.json", "{}", "p/unary/unary-resource.json", unary,
 		"p/unlisted/view.json", "{}", "p/unlisted/resource.json", unlisted,
 		"p/broken/view.json", "{}", "p/broken/resource.json", "torn",
 		"p/overlaid/view.json", "{}", "p/overlaid/resource.json", stale, "q/view.json", `{"other":1}`,
-	))
+	)
+	s.deliver(files)
 	s.has("projects/p/unsigned/view.json", `{"a":1}`)
 	for path, want := range map[string]string{
 		"unsigned/resource.json": unsigned, "missing/resource.json": missing, "unary/unary-resource.json": unary,
@@ -290,6 +291,11 @@ func TestUnsignedResourceStaysUnsigned(t *testing.T) {
 		s.has("projects/p/"+path, want)
 	}
 	assert.Contains(t, strings.Join(s.previous.Warnings(), "\n"), "projects/p/missing/resource.json")
+	in := s.at(files)
+	full(&in)
+	c, err := planner.Compute(in)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), "projects/p/missing/resource.json", "also with a result from the cache")
 }
 
 // The gateway only signs a rendered resource again. The plan adopts this change and does not revert it.
