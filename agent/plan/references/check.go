@@ -1,6 +1,7 @@
 package references
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -15,6 +16,8 @@ type Disk struct {
 	Exists func(path string) bool
 	// Read returns a file of at most limit bytes. ok is false if it cannot be read.
 	Read func(path string, limit int64) (content []byte, ok bool)
+	// Files yields the paths of the files below a folder.
+	Files func(dir string) iter.Seq[string]
 	// Collections are the names of folders in config/resources. If the list is empty, the gateway keeps its configuration elsewhere, and only
 	// its projects are known.
 	Collections []string
@@ -74,16 +77,17 @@ func (x *Index) Check(before map[Found]bool, disk *Disk) Result {
 type check struct {
 	index    *Index
 	disk     *Disk
-	known    map[Name]bool              // whether a name exists, or may exist
-	projects map[string]*project        // of the disk; nil for none
-	children map[string][]string        // project → the projects of the commit that inherit from it
-	types    map[string]map[string]bool // path of a udts.json of the disk → its types, see typesIn
+	known    map[Name]bool                // whether a name exists, or may exist
+	projects map[string]*project          // of the disk; nil for none
+	children map[string][]string          // project → the projects of the commit that inherit from it
+	types    map[string]map[string]bool   // path of a udts.json of the disk → its types, see typesIn
+	spelled  map[string]map[string]string // folder of the disk → path in lower case → path
 }
 
 func (x *Index) newCheck(disk *Disk) *check {
 	c := &check{
 		index: x, disk: disk, known: map[Name]bool{}, projects: map[string]*project{}, children: map[string][]string{},
-		types: map[string]map[string]bool{},
+		types: map[string]map[string]bool{}, spelled: map[string]map[string]string{},
 	}
 	for name, p := range x.projects {
 		if p.parent != "" {
@@ -162,8 +166,25 @@ func (c *check) find(n Name) bool {
 		return n.Name == "default" || c.index.scopes[Name{Kind: n.Kind}] == 0
 	}
 	return slices.ContainsFunc(c.disk.Collections, func(collection string) bool {
-		return c.disk.Exists("config/resources/" + collection + "/ignition/" + typeOf(n.Kind) + "/" + n.Name + "/" + resourceFile)
+		dir := "config/resources/" + collection + "/ignition/" + typeOf(n.Kind)
+		return c.disk.Exists(c.spelling(dir, dir+"/"+n.Name+"/"+resourceFile))
 	})
+}
+
+// spelling returns the path of a file below dir on the disk that differs from path only in case, as Name.key does; path if there is none.
+func (c *check) spelling(dir, path string) string {
+	if c.disk.Exists(path) {
+		return path
+	}
+	paths, ok := c.spelled[dir]
+	if !ok {
+		paths = map[string]string{}
+		for file := range c.disk.Files(dir) {
+			paths[strings.ToLower(file)] = file
+		}
+		c.spelled[dir] = paths
+	}
+	return cmp.Or(paths[strings.ToLower(path)], path)
 }
 
 // hasConfig reports whether the configuration of the gateway is known.
@@ -333,7 +354,7 @@ func foldersOf(name string) iter.Seq[string] {
 
 // typesIn returns the types in the udts.json of a folder of the disk. A type "" means that there may be others.
 func (c *check) typesIn(provider, dir, folder string) map[string]bool {
-	path := join(dir, folder) + "/udts.json"
+	path := c.spelling(dir, join(dir, folder)+"/udts.json")
 	types, ok := c.types[path]
 	if ok || !c.disk.Exists(path) {
 		return types

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/trees"
 )
@@ -89,6 +90,9 @@ func TestNoFinding(t *testing.T) {
 		{"a database of the gateway", b.without(t, core+"database-connection/mes"), map[string]string{"config/resources/local/ignition/database-connection/mes/resource.json": "{}"}},
 		{"a type of the gateway", b.with(t, core+"tag-definition/plc-line-0/Hall/udts.json", "Drives/Motor", "Local/Pumps/Big"), map[string]string{
 			core + "tag-type-definition/plc-line-0/Local/udts.json": `[{"name": "Pumps", "tagType": "Folder", "tags": [{"name": "Big", "tagType": "UdtType"}]}]`}},
+		{"a type of the gateway in another case", b.with(t, core+"tag-definition/plc-line-0/Hall/udts.json", "Drives/Motor", "local/pumps/big"), map[string]string{
+			core + "tag-type-definition/plc-line-0/Local/udts.json": `[{"name": "Pumps", "tagType": "Folder", "tags": [{"name": "Big", "tagType": "UdtType"}]}]`}},
+		{"a database of the gateway in another case", b.without(t, core+"database-connection/mes"), map[string]string{"config/resources/local/ignition/database-connection/MES/resource.json": "{}"}},
 		{"a path that is bound", changed(`{"meta": {}, "propConfig": {"props.path": {"binding": {"config": {"expression": "1"}, "type": "expr"}}}, "props": {"path": "Stale"}, "type": "ia.display.view"}`), nil},
 		{"a list that is bound", changed(`{"propConfig": {"props.instances": {"binding": {"type": "property"}}}, "props": {"instances": [{"viewPath": "Stale"}]}, "type": "ia.display.viewcanvas"}`), nil},
 		{"the path of an image", changed(part("ia.display.image", `"path": "Stale", "viewPath": "Stale"`)), nil},
@@ -114,6 +118,18 @@ func TestNoFinding(t *testing.T) {
 			}
 			assert.Empty(t, list)
 		})
+	}
+}
+
+// The disk of a gateway may spell names of configuration in another case.
+func TestSpellingOnDisk(t *testing.T) {
+	const path = "config/resources/local/ignition/database-connection/MES/resource.json"
+	c := plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: path}}}
+	target := Target{State: plantest.NewDisk(map[string]string{path: "{}"})}
+	for name, known := range map[string]bool{"mes": true, "erp": false} {
+		n := Name{Kind: Database, Name: name}
+		assert.Equal(t, known, NewIndex().newCheck(target.disk(nil)).find(n), name)
+		assert.False(t, NewIndex().newCheck(target.disk(&c)).find(n), "%s, which the plan deletes", name)
 	}
 }
 

@@ -2,6 +2,7 @@ package references
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"runtime"
 	"slices"
@@ -270,6 +271,7 @@ func diskOf(files map[string]string) *Disk {
 	return &Disk{
 		Exists:      func(path string) bool { _, ok := files[path]; return ok },
 		Read:        func(path string, _ int64) ([]byte, bool) { text, ok := files[path]; return []byte(text), ok },
+		Files:       func(string) iter.Seq[string] { return maps.Keys(files) },
 		Collections: []string{"core", "external", "local"},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -244,6 +245,19 @@ func (t *Target) disk(changes *plan.Changes) *Disk {
 		}
 		content, err := t.State.Read(path, limit)
 		return content, err == nil
+	}
+	d.Files = func(dir string) iter.Seq[string] {
+		return func(yield func(string) bool) {
+			for f, err := range t.State.Walk(dir) {
+				if lookups++; err != nil || lookups > maxLookups {
+					lookups = maxLookups // nothing more is known
+					return
+				}
+				if !yield(f.Path) {
+					return
+				}
+			}
+		}
 	}
 	// Ignition 8.3 makes this folder, and git never has it. Before 8.3, the configuration is in a database.
 	if d.Exists("config/resources/local") {
