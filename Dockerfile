@@ -41,7 +41,7 @@ FROM base AS receiver
 COPY --from=build /out/receiver /receiver
 ENTRYPOINT ["/receiver"]
 
-# The CLI, for Jobs: `args: [wait, line]`.
+# The CLI, for Jobs (`args: [wait, line]`), the notifier and stoker config run.
 FROM base AS hooks
 COPY --from=build /out/stoker /stoker
 ENTRYPOINT ["/stoker"]

@@ -338,7 +338,7 @@ reason instead, and the exit code is 0. At most 100 files and 1 MiB are printed.
 
 const (
 	textDiffTime = 4 * time.Second // ends before a page of "stoker ui" stops waiting
-	// textDiffDelta bounds the deltas that are read, because the container's memory is for the agent.
+	// textDiffDelta is the size in bytes of the largest delta that is read, because the container's memory is for the agent.
 	textDiffDelta = 8 << 20
 )
 

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// lostSite returns a data directory in which a sync has replaced an edit of the gateway.
+// lostSite returns a data directory in which a sync has replaced an edit of the gateway, and a function that syncs it once more.
 func lostSite(t *testing.T) (data string, sync func()) {
 	t.Helper()
 	dir := t.TempDir()

@@ -136,7 +136,8 @@ func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, fun
 	}
 }
 
-// checkPaths returns an error for a missing path, because a mistyped path never appears.
+// checkPaths returns an error if the GatewaySync's file or the data directory does not exist, or if the latter is not a directory. The agent does
+// not wait for them, because a mistyped path never appears.
 func checkPaths(s settings) error {
 	if _, err := os.Stat(s.File); err != nil {
 		return fmt.Errorf("--file: %w", err)

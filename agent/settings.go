@@ -132,7 +132,7 @@ func (s *settings) checkStandalone() []error {
 	return errs
 }
 
-// checkDirs returns an error if the data directory and the cache of git objects contain each other.
+// checkDirs returns an error if the data directory is the root of the file system, or if it and the cache of git objects contain each other.
 func (s *settings) checkDirs() error {
 	data, err := filepath.Abs(s.DataDir)
 	if s.DataDir == "" || err != nil {
@@ -348,7 +348,7 @@ func (e *environment) read(env []string) error {
 	return errors.Join(errs...)
 }
 
-// isSidecar reports whether env is that of a sidecar.
+// isSidecar reports whether env is that of a sidecar: it names the pod.
 func isSidecar(env []string) bool {
 	return slices.ContainsFunc(env, func(line string) bool {
 		value, ok := strings.CutPrefix(line, "POD_NAME=")

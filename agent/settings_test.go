@@ -67,12 +67,12 @@ func TestDirectoriesApart(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "cache"))
 	for _, c := range []struct{ data, objects, want string }{
 		{"data", "objects", ""},
-		{"data", "", ""},
-		{"data", "database", ""},
+		{"data", "", ""},         // the default cache, which is in another directory
+		{"data", "database", ""}, // a common prefix of the names does not count
 		{"data", "data/objects", "must not contain each other"},
 		{"data", "link/objects", "must not contain each other"},
 		{"data/deep", ".", "must not contain each other"},
-		{".", "", "must not contain each other"},
+		{".", "", "must not contain each other"}, // the default cache is in ./cache here
 		{"data", "data", "must not contain each other"},
 		{"/", "objects", "is the root of the file system"},
 	} {
@@ -215,9 +215,9 @@ func TestTroubleshooting(t *testing.T) {
 }
 
 func TestExitCodeReference(t *testing.T) {
-	rows := document(t, "reference/agent.md")
+	page := document(t, "reference/agent.md")
 	for _, code := range []int{daemon.ExitDone, daemon.ExitFailed, daemon.ExitUsage, exitTimeout, exitHeld} {
-		assert.True(t, slices.ContainsFunc(strings.Split(rows, "\n"), func(l string) bool {
+		assert.True(t, slices.ContainsFunc(strings.Split(page, "\n"), func(l string) bool {
 			return strings.HasPrefix(l, "| "+string(rune('0'+code))+" |")
 		}), "exit code %d", code)
 	}

@@ -28,8 +28,9 @@ import (
 )
 
 const (
-	// bootTimeout bounds the steps before the loops. None waits for the API server, because a gateway starts without it. If a step hangs, for
-	// example on unresponsive storage, the agent exits and names the step, so that the orchestrator restarts the agent and users see the reason.
+	// bootTimeout is the time limit of all boot steps together: those that bootStep runs before the loops. None waits for the API server, because
+	// a gateway starts without it. If a step hangs, the agent exits and names the step, so that the kubelet restarts the agent and users see the
+	// reason.
 	bootTimeout = 2 * time.Minute
 	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and the shutdown of the
 	// servers, it must be less than 30 s, the default grace period of a pod.
@@ -45,7 +46,7 @@ func (s *settings) grace() time.Duration {
 }
 
 // sidecar runs in a gateway's pod until ctx is done: it follows the SyncTarget of a GatewaySync, and leads if no other
-// agent does.
+// agent does. It ends earlier, with gatewaypod.ExitRestartGateway, if the gateway has to start once more.
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env
 	klog.SetSlogLogger(log) // client-go has no other way to set a logger

@@ -38,6 +38,7 @@ func TestSnapshotsCommand(t *testing.T) {
 	at := time.Date(2026, 2, 12, 10, 20, 0, 0, time.UTC)
 	d, err := disk.Open(data, disk.Options{AllowUnseeded: true, Now: func() time.Time { return at }})
 	require.NoError(t, err)
+	// sync makes a change, and a snapshot of what it replaces.
 	sync := func(c plan.Change, commit byte) {
 		s, err := d.Stage(t.Context(), &plan.Changes{List: []plan.Change{c}}, nil, func(w io.Writer, _ plan.Change) error {
 			_, err := io.WriteString(w, "one")
@@ -120,6 +121,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 	})
 }
 
+// shown returns what a screen writes to stdout and stderr for two log events, the progress of a step, and a state that is passed to it twice.
 func shown(s settings, onTerminal bool) (out, talk string) {
 	var stdout, stderr bytes.Buffer
 	if s.LogFormat == "" {

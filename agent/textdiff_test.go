@@ -227,12 +227,12 @@ func TestTextDiffOfDrift(t *testing.T) {
 	})
 }
 
-// F35: the worst texts take about a second, and the output ends.
+// F35: the worst texts take about a second, and the output is bounded.
 func TestTextDiffBounds(t *testing.T) {
 	t.Parallel()
 	p := newTextPlant(t)
 	filled := func(unit string) string { return strings.Repeat(unit, 512<<10/len(unit)) }
-	lines := func(unit, end string) string { // as many lines as allowed, of the allowed size
+	lines := func(unit, end string) string { // almost as many lines and bytes as a file may have
 		return strings.Repeat(strings.Repeat(unit, (51-len(end))/len(unit))+end+"\n", 9_999)
 	}
 	worst := map[string][2]string{

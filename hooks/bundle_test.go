@@ -52,12 +52,12 @@ func writeBundle(t *testing.T, files map[string][]byte) (name string) {
 	return name
 }
 
-// A descriptor without a valid digest is reported.
+// A descriptor without a valid SHA-256 digest is reported.
 func TestBundleDigest(t *testing.T) {
 	for name, index := range map[string]string{
-		"none":      `{"manifests":[{}]}`,
-		"other":     `{"manifests":[{"digest":"sha512:00","size":1}]}`,
-		"not valid": `{"manifests":[{"digest":"sha256:../index.json","size":1}]}`,
+		"no digest":        `{"manifests":[{}]}`,
+		"SHA-512":          `{"manifests":[{"digest":"sha512:00","size":1}]}`,
+		"path as a digest": `{"manifests":[{"digest":"sha256:../index.json","size":1}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := writeBundle(t, map[string][]byte{"index.json": []byte(index)})

@@ -47,7 +47,7 @@ func (c *cli) daemons() *daemons.Env {
 	}}
 }
 
-// withExitCode returns err with the exit code of its reason, unless err has one already.
+// withExitCode returns err with the exit code for its reason or for a concurrent change, unless err has a code already.
 func withExitCode(err error) error {
 	reason := failure.Reason(err, "")
 	_, hasCode := errors.AsType[*exit.Error](err)

@@ -71,6 +71,7 @@ func (s *configScene) clone() string {
 	return dir
 }
 
+// site is a file of a commit, with a ConfigMap and a Secret.
 const site = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: site}
@@ -195,7 +196,7 @@ func TestConfigExitCodes(t *testing.T) {
 		{"no name", []string{"diff"}, exit.Usage, "missing the name"},
 		{"two names", []string{"diff", "plant", "other"}, exit.Usage, "one name"},
 		{"no directory", []string{"render", "./nowhere"}, exit.Usage, "not a directory"},
-		{"broken commit", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exit.Usage, "use a commit"},
+		{"invalid --confirm-deletion", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exit.Usage, "use a commit"},
 		{"timeout", []string{"apply", "plant", "--timeout", "0s"}, exit.Usage, "must be positive"},
 		{"orphans without a name", []string{"status", "--orphans"}, exit.Usage, "needs the name"},
 	} {
@@ -231,7 +232,7 @@ func kubeDynamic(t *testing.T, s *configScene) dynamic.Interface {
 	return clients.Dynamic
 }
 
-// G4: a render for others hides what may be secret, unless the caller asks for it.
+// G4 of docs/internals/threats.md: a render hides what may be secret, unless the caller passes --show-secrets.
 func TestConfigRender(t *testing.T) {
 	t.Parallel()
 	s := newConfigScene(t)
@@ -265,7 +266,8 @@ func TestConfigRender(t *testing.T) {
 	assert.Contains(t, out, "3 to create")
 }
 
-// A restore of the cluster without the status forgets what to prune. What is marked and not listed is shown, and stays.
+// A restore of the cluster without the status forgets what to prune. Objects that have the mark of the ConfigSync, and are not in its inventory,
+// are shown and stay.
 func TestConfigOrphans(t *testing.T) {
 	t.Parallel()
 	s := newConfigScene(t)
@@ -288,7 +290,7 @@ func TestConfigOrphans(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The test runs each command of the page, and those of the reference, in a clone of the repository.
+// The test runs each command of docs/how-to/config.md, and those of the reference, in a clone of the repository.
 func TestConfigPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -322,8 +324,8 @@ func TestConfigPageCommands(t *testing.T) {
 	}
 }
 
-// The manifests of examples/config fit an API server and each other: the command line of each job, with that account, applies the objects of
-// its Role.
+// An API server accepts the manifests of examples/config, and they fit each other: with the rights of the account, the command line of each job
+// applies a commit.
 func TestConfigExamples(t *testing.T) {
 	t.Parallel()
 	s := newConfigScene(t)

@@ -22,10 +22,11 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// queryTimeout bounds the queries of a command to the API server. It does not bound the wait for gateways.
+// queryTimeout bounds the queries of a command to the API server, unless the command has a bound of its own. It does not bound the wait for
+// gateways.
 const queryTimeout = 30 * time.Second
 
-// target is a cluster and a namespace in it. connectTo also sets the kind and the name of an object.
+// target is a cluster and a namespace in it. connect sets the kind to GatewaySync and no name; connectTo sets the kind and the name of one object.
 type target struct {
 	kube.Clients
 	namespace string
@@ -125,7 +126,7 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 
 // retry calls query until it succeeds, for at most p.patience. It retries only while the API server does not answer: in the
 // first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. It does not
-// retry on a terminal or for a command that only shows something: the user sees the error and decides.
+// retry on a terminal or for viewCommands: the user sees the error and decides.
 func (p target) retry(ctx context.Context, query func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()

@@ -146,7 +146,7 @@ func TestTimeoutEmptyRestarts(t *testing.T) {
 		w := &waiter{target: target{name: "line", kind: kube.GatewaySync}}
 		none := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonNoGateways}
 		some := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonProgressing}
-		// sequence: the limit counts from look to look
+		// sequence: each look is half a minute after the one before
 		for i, look := range []struct {
 			v     request.Verdict
 			ended bool
@@ -276,15 +276,15 @@ func TestShowingCommandsAnswerAtOnce(t *testing.T) {
 	}
 }
 
-// A kubeconfig that does not exist is named before anything is dialed.
+// If no kubeconfig names a cluster, the error names the files, and nothing is dialed.
 func TestNoCluster(t *testing.T) {
 	dir := t.TempDir()
 	missing, other, empty := filepath.Join(dir, "missing"), filepath.Join(dir, "other"), filepath.Join(dir, "empty")
 	require.NoError(t, os.WriteFile(empty, []byte(`{"apiVersion": "v1", "kind": "Config"}`), 0o600))
 	for name, c := range map[string]struct{ env, want string }{
-		"one":   {missing, "KUBECONFIG names " + missing + ", which does not exist: correct it, or set --kubeconfig"},
-		"two":   {missing + ":" + other, "KUBECONFIG names " + missing + " and " + other + ", which does not exist"},
-		"empty": {missing + ":" + empty, "names no cluster"},
+		"one missing file":           {missing, "KUBECONFIG names " + missing + ", which does not exist: correct it, or set --kubeconfig"},
+		"two missing files":          {missing + ":" + other, "KUBECONFIG names " + missing + " and " + other + ", which does not exist"},
+		"a missing and an empty one": {missing + ":" + empty, "names no cluster"},
 	} {
 		for _, line := range []string{"ui", "get", "status line", "set-ref line v2", "check", "config status"} {
 			t.Run(name+"/"+line, func(t *testing.T) {

@@ -109,7 +109,7 @@ func TestCreateCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t)
-	namespace := cluster.NamespaceNamed(t, "line") // of the page on the installation
+	namespace := cluster.NamespaceNamed(t, "line") // as on docs/how-to/installation.md
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "plant.git"))
 	repo.Commit("first", createtest.Trees()[0].Edits...)
@@ -127,14 +127,14 @@ func TestCreateCommands(t *testing.T) {
 	}
 	_, identity, err := gitserver.NewSSHKey()
 	require.NoError(t, err)
-	// setup: the reader's files
+	// setup: the files that the commands name
 	for name, text := range map[string]string{"token.txt": "TOKEN\n", "key.txt": "stoker:KEY\n", "identity": identity, "known_hosts": "x"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, writeKubeconfig(cluster.Kubeconfig(), kubeconfig, namespace, ""))
 	kubectl, _ := kubetest.Kubectl(t)
-	cluster.NamespaceNamed(t, "press") // of the tutorial, whose make build writes bin/stoker
+	cluster.NamespaceNamed(t, "press") // as on docs/start/tutorial-kubernetes.md, where make build writes bin/stoker
 	fake := filepath.Join(t.TempDir(), "make")
 	program.Script(t, fake, "#!/bin/sh\nmkdir bin && ln -s "+program.Build(t, "hooks")+" bin/stoker\n")
 	shell := document.NewShell(t, dir, map[string]string{"make": fake, "kubectl": kubectl, "stoker": program.Build(t, "hooks")},

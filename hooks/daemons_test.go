@@ -29,10 +29,12 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
+// broken is the status of a GatewaySync whose only gateway cannot run the commit.
 const broken = `{observedGeneration: 1, gatewaysReady: 0/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
 conditions: [{type: Ready, status: "False", reason: TemplateFailed, message: "line-1: no such field", lastTransitionTime: "2026-01-01T00:00:00Z"}],
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Error, reason: TemplateFailed, message: no such field}]}`
 
+// repaired has what changes in the status broken once the gateway runs the commit.
 const repaired = `{gatewaysReady: 1/1, conditions: [{type: Ready, status: "True", reason: Synced, message: "1 of 1 gateways runs aaaaaaa", lastTransitionTime: "2026-01-01T00:00:00Z"}],
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, message: ""}]}`
 
@@ -81,7 +83,7 @@ spec:
 `)
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	require.NoError(t, err)
-	ended := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
+	setOutcome := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
 		t.Helper()
 		cs, err := kube.ConfigSyncs(client, namespace).Get(t.Context(), "site")
 		require.NoError(t, err)
@@ -117,18 +119,18 @@ spec:
 			return ""
 		}
 	}
-	first := start()
+	stopFirst := start()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
-	ended(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")
+	setOutcome(v1alpha1.OutcomeFailed, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end")
 	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *NotReady firing*: `TemplateFailed: line-1 (pod line-1-0): no such field` next: `the gateways keep what they run; fix the template in git` <https://grafana.example.com/d/"+namespace+"|page>\"}", received(messages))
 	assert.JSONEq(t, "{\"text\": \":red_circle: `north "+namespace+"/line` *ConfigSyncNotReady firing*: `ConfigSync site: ManifestInvalid: site.yaml: line 3: unexpected end` next: `stoker config status site --namespace "+namespace+"` <https://grafana.example.com/d/"+namespace+"|page>\"}", received(configMessages))
-	second := start()
-	first()
+	stopSecond := start()
+	stopFirst()
 	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
-	ended(v1alpha1.OutcomeSucceeded, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied")
+	setOutcome(v1alpha1.OutcomeSucceeded, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied")
 	assert.Contains(t, received(messages), "*NotReady resolved*: `it has ended after ")
 	assert.Contains(t, received(configMessages), "*ConfigSyncNotReady resolved*: `ConfigSync site: it has ended after ")
-	second()
+	stopSecond()
 	assert.Zero(t, len(messages)+len(configMessages), "each message must be sent once")
 	assert.NotContains(t, log.String(), "S3CR3T")
 	assert.Equal(t, 4, strings.Count(log.String(), `"msg":"notification sent"`), log.String())

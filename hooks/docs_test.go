@@ -30,7 +30,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// likeArgoCD creates the objects of Argo CD that the page uses.
+// likeArgoCD creates the objects of Argo CD that docs/how-to/argocd.md uses.
 func likeArgoCD(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	client := cluster.Client(t).CoreV1()
@@ -45,7 +45,7 @@ func likeArgoCD(t *testing.T, cluster *kubetest.Cluster) {
 	require.NoError(t, err)
 }
 
-// The test runs each command of the page that needs neither a node nor Argo CD. Commands run unchanged, in page order, from the
+// The test runs each command of docs/how-to/argocd.md that needs neither a node nor Argo CD. Commands run unchanged, in page order, from the
 // root of the repository.
 func TestArgoCDPageCommands(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestArgoCDPageCommands(t *testing.T) {
 	assert.Contains(t, health.Data, "resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync")
 }
 
-// The rollout waits for an approval, as its lead would say it.
+// The test runs the commands of docs/how-to/stages.md, and of other pages that show one of them, while a rollout waits for an approval.
 func TestStagesPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
@@ -193,7 +193,7 @@ const (
 	waveOf     = "argocd.argoproj.io/sync-wave"
 )
 
-// hookFiles lists the files with the Jobs of the three examples.
+// hookFiles lists the files with hook Jobs: one for each of the three examples, and set-ref.yaml, which a user can add to one.
 var hookFiles = []string{"plain/hooks.yaml", "helm/templates/hooks.yaml", "kustomize/hooks.yaml", "set-ref.yaml"}
 
 // Each hook must have a deadline, leave at most one Job behind, run in a restricted namespace, and call an existing command.
@@ -222,6 +222,7 @@ func TestExampleHookJobs(t *testing.T) {
 				if job.GenerateName != "" {
 					assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: Jobs with generated names must be deleted", name)
 					assert.True(t, strings.HasSuffix(job.GenerateName, "-"), name)
+					// Kubernetes appends five characters to the name of the Job and a hyphen, and cuts the rest to 58.
 					assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: the name must fit into the names of its pods", name)
 				} else {
 					assert.Equal(t, "BeforeHookCreation", job.Annotations[deletionOf], name)

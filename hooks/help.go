@@ -64,7 +64,7 @@ version, agents up to four older. The exit code is 1 if one is too old.`,
 	return command
 }
 
-// compareVersions prints the versions of all parts.
+// compareVersions prints the versions of all parts. It returns an error if a part is too old.
 func (c *cli) compareVersions(ctx context.Context, all bool, format string) error {
 	p, err := c.connect()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package main of the folder hooks is the command line interface stoker. It requests refs, waits until gateways run them, and
-// reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs
-// of Argo CD run the same program, so the folder is named hooks.
+// Package main of the folder hooks is the command line interface stoker. Its main commands request refs, wait until gateways run them, and
+// report the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs of Argo CD run
+// the same program, so the folder is named hooks.
 //
 // Each command has a constructor, such as newSetRefCommand, in the file of the command or of its group. A test generates
 // docs/reference/cli.md from the commands.

@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// offlineTimeout bounds the work on a local repository.
+// offlineTimeout bounds the whole run of render and of diff.
 const offlineTimeout = 10 * time.Minute
 
 // renderFlags holds the flags of render. The command diff has only those of addSourceFlags.

@@ -77,8 +77,8 @@ prints the reason, and exits with 0.`,
 	return command
 }
 
-// needsRollback reports whether the desired commit itself fails, and returns the commit. If not, it prints why. A repeated Job
-// gets the answer of the first one, without a commit.
+// needsRollback reports whether the desired commit itself fails, and returns the commit. If not, it prints why. If the same Job has
+// already rolled back, and a commit is still desired, it returns true without a commit.
 func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.Duration) (needed bool, commit string, err error) {
 	if err := (request.Request{By: r.by, ID: r.id}).Check(); err != nil {
 		return false, "", err

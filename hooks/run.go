@@ -86,7 +86,7 @@ type cli struct {
 	answersAtOnce  bool // the command is one of viewCommands
 }
 
-// viewCommands only show something. They do not retry while the API server does not answer.
+// viewCommands show something, unless a flag such as --restore requests a change. They do not retry while the API server does not answer.
 var viewCommands = []string{"get", "status", "history", "proposals", "snapshots", "diff", "ui", "config status", "config diff"}
 
 func newCLI(stdout, stderr io.Writer) *cli {
@@ -167,8 +167,8 @@ func checkEmpty(command *cobra.Command) (err error) {
 	return err
 }
 
-// printTable prints a table, or the same data in another format. If a table has no rows, it prints the message empty instead, or
-// nothing if the message is "".
+// printTable prints a table, or the same data in another format. Instead of a table without rows, it prints the text in empty to stderr, or
+// nothing if empty is "".
 func (c *cli) printTable(r *output.Result, format, empty string) error {
 	if len(r.Rows) > 0 || format != output.Table {
 		return r.Print(c.stdout, format)

@@ -50,24 +50,26 @@ const atOnce = "atexit_sleep_ms=0"
 
 // Each script runs in its own namespace, with a kubeconfig for it. In addition to the commands of testscript there are
 //
-//	apply FILE           applies objects
-//	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at,
+//	apply FILE           applies objects; $NS, and NS in "namespace: NS}", stand for the namespace
+//	lead NAME FILE       writes the status of a GatewaySync, as the lead does; ${NOW}, ${OVER} and ${GENERATION} stand for its requested-at,
+//	                     its requested-over and its generation, ${TIP} and ${GOOD} for environment variables,
 //	                     and the outcome follows from the rest unless FILE has one
 //	leave NAME           releases the lock of the lead, as the last agent does when it ends
 //	delete NAME          deletes a GatewaySync
-//	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
-//	agent POD[:PORT[/PATH]] FILE COMMIT  sets the response to /state/PATH on a port of a pod, 8082 by default, in the context proxied
+//	powers VERB          waits until the user of the context powerless may use this verb on the GatewaySync plant
+//	agent POD[:PORT[/PATH]] FILE COMMIT  sets the response to /state/PATH on a port of a pod, 8082 by default, in the context proxied;
+//	                     in FILE, COMMIT stands for the content of the file COMMIT
 //	execute POD FILE ARG…  makes a pod write FILE when it executes /agent with these arguments, and fail with 1 for others, in the context proxied
 //	asked NAME           waits until a GatewaySync has a request that its status has not handled
 //	read NAME            waits until a command read a GatewaySync in the context proxied
-//	fill FILE            expands environment variables in a file
+//	fill FILE            expands $WORK and $NS in a file
 //	keep NAME FILE       stores the content of a file in an environment variable
 //	exits CODE COMMAND…  runs a command and expects this exit code
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	cluster.Apply(t, "testdata/applications.yaml")
-	behind := agentstest.New(t, cluster)
+	proxy := agentstest.New(t, cluster)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -87,7 +89,7 @@ func TestCommands(t *testing.T) {
 			if err := writeKubeconfig(cluster.Kubeconfig(), file, namespace, cluster.As(outer, namespace, "default", "").BearerToken); err != nil {
 				return err
 			}
-			return behind.Kubeconfig(file, namespace)
+			return proxy.Kubeconfig(file, namespace)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -99,7 +101,7 @@ func TestCommands(t *testing.T) {
 			"leave": func(ts *testscript.TestScript, _ bool, args []string) {
 				client, err := dynamic.NewForConfig(cluster.RESTConfig())
 				ts.Check(err)
-				ts.Check(locked(t.Context(), kube.SyncTargets(client, ts.Getenv("NS")), args[0], ""))
+				ts.Check(setLock(t.Context(), kube.SyncTargets(client, ts.Getenv("NS")), args[0], ""))
 			},
 			"delete": func(ts *testscript.TestScript, _ bool, args []string) {
 				client, err := dynamic.NewForConfig(cluster.RESTConfig())
@@ -114,11 +116,11 @@ func TestCommands(t *testing.T) {
 			},
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				commit := strings.TrimSpace(ts.ReadFile(args[2]))
-				behind.Answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
+				proxy.Answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
 			},
 			"execute": func(ts *testscript.TestScript, _ bool, args []string) {
 				answer, want := ts.ReadFile(args[1]), append([]string{"/agent"}, args[2:]...)
-				behind.Execute(ts.Getenv("NS"), args[0], func(command []string, stdout, stderr io.Writer) int {
+				proxy.Execute(ts.Getenv("NS"), args[0], func(command []string, stdout, stderr io.Writer) int {
 					if !slices.Equal(command, want) {
 						fmt.Fprintf(stderr, "unexpected: %q", command)
 						return 1
@@ -136,7 +138,7 @@ func TestCommands(t *testing.T) {
 			},
 			"read": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-					return behind.IsRead(ts.Getenv("NS"), args[0]), nil
+					return proxy.IsRead(ts.Getenv("NS"), args[0]), nil
 				}))
 			},
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -156,7 +158,7 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// writeKubeconfig writes a kubeconfig for a namespace. It adds a context of a user without permissions and an anonymous one.
+// writeKubeconfig writes a kubeconfig for a namespace. It adds the context powerless, of the user with the token, and an anonymous one.
 func writeKubeconfig(from, to, namespace, token string) error {
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
@@ -204,7 +206,7 @@ func asked(ctx context.Context, cluster *kubetest.Cluster, namespace, name strin
 	})
 }
 
-// lead writes the status of a GatewaySync.
+// lead writes the status of a GatewaySync from a text in YAML, and renews the lock of its lead. TestCommands says what the text may contain.
 func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text string) error {
 	client, err := dynamic.NewForConfig(cluster.RESTConfig())
 	if err != nil {
@@ -232,7 +234,7 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	}
 	status["confirmedAt"] = time.Now().UTC().Format(time.RFC3339)
 	status["approval"] = nil // a merge patch keeps what it does not name
-	if err := locked(ctx, kube.SyncTargets(client, namespace), name, "line-1-0_1"); err != nil {
+	if err := setLock(ctx, kube.SyncTargets(client, namespace), name, "line-1-0_1"); err != nil {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"status": status})
@@ -254,8 +256,8 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	return err
 }
 
-// locked renews the lock of a lead; an empty holder releases it.
-func locked(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], name, holder string) error {
+// setLock renews the lock of a lead, and creates the SyncTarget if there is none. An empty holder releases the lock.
+func setLock(ctx context.Context, targets *kube.Objects[v1alpha1.SyncTarget], name, holder string) error {
 	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat,
 		Lead: v1alpha1.LeadRecord{Holder: holder, DurationSeconds: 60, Renewed: &metav1.MicroTime{Time: time.Now()}}}}
 	t.Name = name

@@ -38,6 +38,7 @@ metadata: {name: plant}
 spec: {source: {git: {repoURL: "https://git.example.com/config.git", branch: main}}}
 `
 
+// running is the status of a GatewaySync whose only gateway runs the commit.
 const running = `{observedGeneration: 1, gatewaysReady: 1/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
 conditions: [{type: Ready, status: "True", reason: Synced, message: "1 of 1 gateways runs aaaaaaa", lastTransitionTime: "2026-01-01T00:00:00Z"}],
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
@@ -66,7 +67,8 @@ func TestStatusOfSeveralSites(t *testing.T) {
 	config.CurrentContext = "north"
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, clientcmd.WriteToFile(*config, file))
-	types := func(code int, line string) (stdout, stderr string) {
+	// expects runs a command line, and expects an exit code.
+	expects := func(code int, line string) (stdout, stderr string) {
 		t.Helper()
 		var out, said strings.Builder
 		began := time.Now()
@@ -76,7 +78,7 @@ func TestStatusOfSeveralSites(t *testing.T) {
 		return out.String(), said.String()
 	}
 
-	out, said := types(exit.Retry, "status --contexts all")
+	out, said := expects(exit.Retry, "status --contexts all")
 	assert.Regexp(t, `(?m)^SITE +NAMESPACE +NAME +REF +COMMIT +GATEWAYS `, out)
 	assert.Regexp(t, `(?m)^expired +other +- .* Unknown .* the API server rejects your credentials: log in again$`, out)
 	assert.Regexp(t, `(?m)^gone +`+namespace+` +- .* Unknown .* no answer: .*refused$`, out)
@@ -85,23 +87,23 @@ func TestStatusOfSeveralSites(t *testing.T) {
 	assert.Contains(t, said, "Context north-again is left out")
 	assert.Contains(t, said, "2 sites did not answer: what the gateways there run is not known")
 
-	out, _ = types(exit.Retry, "status line --contexts north,gone")
+	out, _ = expects(exit.Retry, "status line --contexts north,gone")
 	assert.Regexp(t, `(?s)^Site: +north\n.*\nGateways: +1 of 1 run it\n.*\nline-1 .*\nSite: +gone\nUnknown: +no answer: `, out)
-	types(exit.Forbidden, "status --contexts north,expired")
-	out, said = types(exit.Done, "status --contexts north")
+	expects(exit.Forbidden, "status --contexts north,expired")
+	out, said = expects(exit.Done, "status --contexts north")
 	assert.Regexp(t, `^NAME +REF .*\nline .*\n\nCONFIGSYNC .*\nplant `, out)
 	assert.Empty(t, said)
-	one, _ := types(exit.Done, "status")
+	one, _ := expects(exit.Done, "status")
 	age := regexp.MustCompile(`\b[0-9]+s( +)`)
 	assert.Equal(t, age.ReplaceAllString(out, ""), age.ReplaceAllString(one, ""), "one context is shown in the same way")
-	out, _ = types(exit.Retry, "status --contexts gone,north -o json")
+	out, _ = expects(exit.Retry, "status --contexts gone,north -o json")
 	var data struct{ Sites []map[string]any }
 	require.NoError(t, json.Unmarshal([]byte(out), &data))
 	assert.Contains(t, data.Sites[0]["error"], "no answer")
 	assert.Nil(t, data.Sites[0]["fleets"])
 
 	for c := range document.Open(t).Of("docs/how-to/ui.md") {
-		out, _ = types(exit.Retry, c.Text)
+		out, _ = expects(exit.Retry, c.Text)
 		assert.Regexp(t, `^COMMIT +REF +GATEWAYS +FLEETS\naaaaaaa +- +`, out)
 		assert.Regexp(t, `(?m)^unknown +- +\? +no answer: .*refused: gone$`, out)
 	}
@@ -110,7 +112,7 @@ func TestStatusOfSeveralSites(t *testing.T) {
 	require.NoError(t, lead(t.Context(), north, namespace, "line", held))
 	for line, context := range map[string]string{"status line": "", "status line --context north": " --context north", "status line --contexts north": " --context north"} {
 		t.Run(line, func(t *testing.T) {
-			out, _ := types(exit.Done, line)
+			out, _ := expects(exit.Done, line)
 			assert.Contains(t, out, "; now: stoker approve line --namespace "+namespace+context+"\n")
 		})
 	}
@@ -177,7 +179,7 @@ func TestUndecodableObjects(t *testing.T) {
 	}
 }
 
-// A server that accepts connections and is silent ends a command after ten seconds, by name.
+// If the server accepts connections and is silent, a command ends after ten seconds, and its error names the server.
 func TestSilentAPIServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

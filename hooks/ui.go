@@ -95,13 +95,13 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	}
 	fmt.Fprintln(c.stderr, "Open this address in a browser on this machine. Ctrl-C ends the page.")
 	fmt.Fprintln(c.stdout, page.URL(server.Addr(), path))
-	closeFile := func() {}
+	removeFile := func() {}
 	if f.open {
-		if closeFile, err = browser.Open(page.URL(server.Addr(), path)); err != nil {
+		if removeFile, err = browser.Open(page.URL(server.Addr(), path)); err != nil {
 			fmt.Fprintln(c.stderr, output.Clean(fmt.Sprintf("The browser could not be opened: %v", err)))
 		}
 	}
-	defer closeFile()
+	defer removeFile()
 	ctx, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { page.Run(ctx) })
@@ -111,7 +111,7 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 			case <-ctx.Done():
 				return
 			case <-opened:
-				closeFile()
+				removeFile()
 				fmt.Fprintln(c.stderr, "To open the page in another browser:", page.URL(server.Addr(), path))
 			}
 		}

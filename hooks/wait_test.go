@@ -24,7 +24,7 @@ import (
 
 // A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
 //
-// P4: the object is deleted and recreated during the wait.
+// P4 of docs/internals/threats.md: the object is deleted and recreated during the wait.
 func TestWaitWhenObjectChanges(t *testing.T) {
 	t.Parallel()
 	good, bad, fixed := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
@@ -51,14 +51,14 @@ func TestWaitWhenObjectChanges(t *testing.T) {
 	recreated := lapsed.DeepCopy()
 	recreated.UID = "2"
 	for name, c := range map[string]struct {
-		then *v1alpha1.GatewaySync
+		then *v1alpha1.GatewaySync // what the server returns from the second read on; the first read returns working
 		args []string
 		code int
 		said string
 	}{
-		"desired ref runs":                   {lapsed, nil, exit.Done, "gw runs main at ccccccc"},
-		"desired ref runs, --no-rollback":    {lapsed, []string{"--no-rollback"}, exit.Done, "gw runs main at ccccccc"},
-		"other commit desired":               {lapsed, []string{"--ref", good}, exit.Superseded, "desired ref is main (spec.git.ref)"},
+		"rollback lapses":                    {lapsed, nil, exit.Done, "gw runs main at ccccccc"},
+		"rollback lapses, --no-rollback":     {lapsed, []string{"--no-rollback"}, exit.Done, "gw runs main at ccccccc"},
+		"rollback lapses, wait for its ref":  {lapsed, []string{"--ref", good}, exit.Superseded, "desired ref is main (spec.git.ref)"},
 		"other ref requested":                {runs(other, "v3", fixed), nil, exit.Superseded, "desired ref is v3"},
 		"other ref requested, --no-rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exit.Superseded, "desired ref is v3"},
 		"deleted and recreated":              {recreated, nil, exit.Failed, "GatewaySync line was deleted and recreated"},
@@ -139,10 +139,12 @@ func TestWaitReadsStatusAtLeastOnce(t *testing.T) {
 	assert.Contains(t, said.String(), "not done after 1ns: 0 of 1 gateways run main")
 }
 
+// behind is the status of a GatewaySync whose only gateway does not run the commit.
 const behind = `{observedGeneration: 1, gatewaysReady: 0/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
 discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Pending, reason: WaitingForGateway, message: "it does\nnot run"}]}`
 
-const there = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
+// caughtUp has what changes in the status behind once the gateway runs the commit.
+const caughtUp = `{gatewaysReady: 1/1, discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]}`
 
 // A wait survives an outage of the API server. On a terminal, the command reports progress whenever it changes and again after the
 // outage.
@@ -173,7 +175,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	says("the API server does not answer, trying again")
 	cluster.Start(t, kubetest.APIServer)
 	require.Eventually(t, func() bool { return strings.Count(talk.String(), "0 of 1 gateways") == 2 }, time.Minute, 10*time.Millisecond, "the progress must be printed again")
-	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", there))
+	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", caughtUp))
 	select {
 	case got := <-code:
 		assert.Equal(t, exit.Done, got, talk.String())
@@ -241,7 +243,7 @@ func TestRollbackIfNeeded(t *testing.T) {
 	}
 }
 
-// answersLock answers requests for a SyncTarget with one whose lock is held.
+// answersLock answers a request for a SyncTarget with one whose lock is held. It returns false for other requests.
 func answersLock(w http.ResponseWriter, r *http.Request) bool {
 	if !strings.Contains(r.URL.Path, "/synctargets/") {
 		return false
@@ -254,11 +256,11 @@ func answersLock(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// fleet simulates an API server with one GatewaySync. Its status changes from before to after once a request arrives.
+// fleet simulates an API server with one GatewaySync. Its status changes from before to after once the annotation requested-at is not "earlier".
 type fleet struct {
 	mu            sync.Mutex
 	gs            *v1alpha1.GatewaySync
-	before, after func(*v1alpha1.GatewaySyncStatus) // if after is nil, the server stops answering
+	before, after func(*v1alpha1.GatewaySyncStatus) // if after is nil, the server then aborts each GET
 }
 
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {

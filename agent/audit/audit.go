@@ -78,7 +78,7 @@ type AutoRollback struct {
 	Snapshot string                       `json:"snapshot"`
 }
 
-// maxHistory is the number of entries that History has, and maxProjectNames that of the projects that an entry names.
+// maxHistory bounds the entries that History has, and maxProjectNames the projects that an entry names.
 const maxHistory, maxProjectNames = 10, 8
 
 // SetProjects sets the number of projects, and the names of the first of them.

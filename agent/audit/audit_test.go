@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// JSON escapes each byte of the names of these projects in six bytes.
+// JSON writes each < in the names of these projects as six bytes.
 func TestDiffIsBounded(t *testing.T) {
 	const limit = 1 << 20
 	changes := &plan.Changes{}
@@ -32,7 +32,7 @@ func TestDiffIsBounded(t *testing.T) {
 
 // Authors of commits, senders and approvers choose the texts of an entry. No text keeps an entry out of the record.
 func TestWorstEntryFits(t *testing.T) {
-	for name, worst := range map[string]string{"escaped as HTML": "<&>", "quoted": `"\\`, "line separators": "\u2028", "plain": "x"} {
+	for name, worst := range map[string]string{"special in HTML": "<&>", "quoted": `"\\`, "line separators": "\u2028", "plain": "x"} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Repeat(worst, 1000)
 			e := Entry{Gateway: strings.Repeat("g", 300), Ref: text, Request: Request{By: text, For: text, At: text, ApprovedBy: text}, Restore: text, Retry: text,

@@ -28,7 +28,7 @@ type Gateway struct {
 	Key *apikey.Key // for spec.gateway.api.managed; nil if this agent can make none
 }
 
-// New creates the connections of a sync. The caller must close the Remote.
+// New creates the connections of a sync, except Storage: see package storage. The caller must close the Remote.
 func New(spec *v1alpha1.GatewaySyncSpec, gateway Gateway, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
@@ -109,7 +109,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 }
 
 // Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
-// agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
+// agent that cannot read them does not sync, and leads only if no other agent can. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	return checkReadable(secretrefs.ForSync(spec), secrets)
 }

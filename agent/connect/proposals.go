@@ -212,9 +212,9 @@ func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bid
 // NewProposalRemote returns the git remote for pushes, and a function that returns the token for the forge's API. Both use the
 // credentials of b, or those of git if b has none. The caller must Close the remote.
 //
-// It fails with PodRestartNeeded if the pod does not mount the secrets, and with AuthFailed if the credentials cannot push to
-// this kind of address. Remote and function read the secrets on each use. If one cannot be read, that use fails with
-// AuthFailed and names the field.
+// It fails with PodRestartNeeded if the pod does not mount the secrets, with AuthFailed if the credentials cannot push to this kind
+// of address, and with UnsupportedRepository for a registry. Remote and function read the secrets on each use. If one cannot be
+// read, that use fails with AuthFailed and names the field.
 func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, func(context.Context) (secret.String, error), error) {
 	u, err := repo.ParseURL(gs.Git.Repo)
 	if err != nil {

@@ -363,7 +363,8 @@ func TestPatternWithManyAlternatives(t *testing.T) {
 	assert.ErrorContains(t, setFromSpec(&propose.Settings{}, &v1alpha1.GatewaySync{Spec: *spec}, spec.Bidirectional, ""), "too many alternatives")
 }
 
-// P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.
+// P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to
+// each file.
 func TestExcludedPathsAreNotProposed(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.WatchPaths = []string{"projects/**"}

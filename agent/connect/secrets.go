@@ -18,7 +18,7 @@ import (
 
 // Secrets reads the secrets that a GatewaySync names.
 type Secrets interface {
-	// Secrets reads a value again on each call, so that a rotated secret takes effect immediately.
+	// Read reads a value again on each call, so that a rotated secret takes effect immediately.
 	gitauth.Secrets
 	// Reachable returns an error if this process can never read the value, even if a user creates the missing secret.
 	// It returns nil for a secret that is missing but can still appear.

@@ -195,6 +195,7 @@ type process struct {
 	health string
 }
 
+// run starts the real agent in the pod.
 func (p *pod) run(kubeconfig string, args ...string) *process {
 	p.w.t.Helper()
 	t := p.w.t
@@ -234,6 +235,7 @@ func (a *process) get(path string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
+// opens waits until /startupz lets the gateway start, and returns the reason that it gives.
 func (a *process) opens() string {
 	a.p.w.t.Helper()
 	var why string

@@ -109,7 +109,7 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	title := func(want string) { t.Helper(); eventually(t, want, func() bool { return p.title() == want }) }
 	p.writePodInfo(map[string]string{"example.com/hall": "south"}, nil)
 	title("south 7 line-0")
-	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"})
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"}) // the older prefix counts, too
 	title("other")
 	p.await("the profile", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Profile == "other" && s.Phase == v1alpha1.GatewaySynced
@@ -293,7 +293,7 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	})
 }
 
-// One edit may both pause and break the spec. A renamed profile must not overwrite manual repairs.
+// One edit may both pause and break the spec, or the pod may have an invalid annotation. A pause keeps manual repairs even then.
 func TestPauseOfProfile(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason v1alpha1.Reason
@@ -326,7 +326,7 @@ func TestPauseOfProfile(t *testing.T) {
 	}
 }
 
-// The rest of the target may be invalid, or for newer agents only.
+// A pause counts even if the rest of the target is invalid, or for newer agents only.
 func TestPauseWithInvalidTarget(t *testing.T) {
 	w, p, first := repairing(t)
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused, s.RefName = true, "refs/heads/../x" })

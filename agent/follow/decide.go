@@ -157,7 +157,7 @@ func (f *Follower) situation(ctx context.Context, changed bool) (in instruction,
 	return in, gs, s
 }
 
-// next asks package decide, again if a newer GatewaySync or the outcome of the last sync changes the answer.
+// next asks package decide. If a newer GatewaySync could change the answer, next reads it and asks again.
 func (f *Follower) next(ctx context.Context, gs *v1alpha1.GatewaySync, s *decide.Situation) decide.Step {
 	n := decide.Next(*s)
 	if n.Ask != "" && f.spec.refresh(ctx, n.Ask) {
@@ -219,7 +219,7 @@ func (f *Follower) adoptStartup(gs *v1alpha1.GatewaySync) effective.Settings {
 	return eff
 }
 
-// prepare returns the inputs of an order for this gateway.
+// prepare returns the inputs of an order for this gateway, and makes the connections for it.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
 	pausedBySpec := eff.Paused
@@ -287,7 +287,7 @@ func (f *Follower) started(o *loop.Order) *loop.Order {
 	return f.current.order
 }
 
-// waiting returns a hold that the lead ends.
+// waiting returns a hold with the reason WaitingForLead.
 func waiting(format string, a ...any) decide.Hold {
 	return decide.Hold{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
 }

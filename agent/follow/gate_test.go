@@ -129,7 +129,7 @@ func TestFollowerDryRun(t *testing.T) {
 	second := w.moves("two", rollout(3, 0, first))
 	s := p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Planned != "" })
 	assert.Equal(t, second, s.Planned)
-	assert.Contains(t, s.Message, "1 ")
+	assert.Contains(t, s.Message, "1 ", "the number of files that would change")
 	assert.Equal(t, v1alpha1.ReasonDryRun, s.Reason)
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "one", p.title())
@@ -252,7 +252,7 @@ func TestAbortedRollout(t *testing.T) {
 	p.awaitSynced(third, "three")
 }
 
-// No gate holds a first start.
+// A new gateway gets a commit at once, although the gate of its step is closed.
 func TestClosedStepOfNewGateway(t *testing.T) {
 	for name, c := range map[string]struct{ known, aborted bool }{
 		"runs the last commit of the fleet":           {known: true},
@@ -387,7 +387,7 @@ func TestRecordDryRun(t *testing.T) {
 	assert.Equal(t, "2 to add", c.planned.message)
 }
 
-// A snapshot is reported, restored on request, and held until another commit is the target.
+// A snapshot is reported, and restored on request. The gateway keeps it until another commit is the target.
 func TestFollowerRestore(t *testing.T) {
 	w, p, first := synced(t, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	assert.Nil(t, p.report().Status.LastSnapshot)
@@ -470,7 +470,8 @@ func TestReportedHistory(t *testing.T) {
 	assert.Equal(t, s.SyncHistory, again.SyncHistory)
 }
 
-// Syncing was paused for a repair by hand, which the new spec excludes. The old spec would overwrite it.
+// Syncing was paused for a repair by hand, and resumes with other settings. They may be what protects the repair, but a closed gate keeps the old
+// ones, which would overwrite it. So the gateway stays paused.
 func TestResumeInClosedStepWithAnotherSpec(t *testing.T) {
 	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })

@@ -158,6 +158,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
+// worst returns a report with these texts in the fields that have text, large numbers, and n items in each list.
 func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 	return v1alpha1.SyncReportStatus{
 		Format: 1, Gateway: message, Profile: message, Phase: v1alpha1.GatewayError, Reason: v1alpha1.Reason(message), Message: message, Ref: ref,
@@ -188,7 +189,7 @@ func TestGatewayAddress(t *testing.T) {
 		want string
 	}{
 		"default":                     {v1alpha1.GatewaySpec{}, 0, false, "http://127.0.0.1:8088"},
-		"target with port and TLS":    {v1alpha1.GatewaySpec{}, 8043, true, "https://127.0.0.1:8043"},
+		"pod with port and TLS":       {v1alpha1.GatewaySpec{}, 8043, true, "https://127.0.0.1:8043"},
 		"spec with port":              {v1alpha1.GatewaySpec{Port: &port}, 8043, true, "http://127.0.0.1:9088"},
 		"spec with port and TLS":      {v1alpha1.GatewaySpec{Port: &port, TLS: true}, 8043, false, "https://127.0.0.1:9088"},
 		"spec with TLS, without port": {v1alpha1.GatewaySpec{TLS: true}, 0, false, "https://127.0.0.1:8088"},
@@ -212,7 +213,7 @@ func (w *world) stranger(title string) string {
 // C14: any token of the namespace can write the SyncTarget. The agent runs only what the spec, requests and git confirm.
 func TestFollowerRefusesTarget(t *testing.T) {
 	for name, c := range map[string]struct {
-		request string                                           // requested-ref
+		request string                                           // requested-ref: "commit" stands for the id of the target, "first" for the first commit
 		target  func(s *v1alpha1.SyncTargetSpec, strange string) // changes beside the commit
 		reason  v1alpha1.Reason                                  // reported reason; "" if the agent only logs
 		says    string

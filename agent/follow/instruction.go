@@ -27,7 +27,8 @@ type instruction struct {
 	rollout decide.Rollout
 }
 
-// problem is why the lead has no commit for a generation of the spec. It is zero unless an operator must act.
+// problem is what the lead reports about a generation of the spec: why it has no commit, or that the ref of its commit has moved. It is zero
+// unless an operator must act.
 type problem struct {
 	generation int64
 	loop.Problem
@@ -128,7 +129,7 @@ func parseRollout(r *v1alpha1.TargetRollout) (decide.Rollout, error) {
 }
 
 // apply replaces the ref and the commit of an instruction by those of a step. For a refill it drops the requests, which are about the target,
-// except those to propose.
+// except those to propose, and keeps the snapshot that the spec names as HiddenRestore.
 func (in *instruction) apply(n decide.Step) {
 	if n.To == nil {
 		return
@@ -139,7 +140,7 @@ func (in *instruction) apply(n decide.Step) {
 	}
 }
 
-// hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without.
+// hasWindow reports whether this gateway has maintenance windows. An approval does not change the order of a gateway without windows.
 func hasWindow(windows []v1alpha1.MaintenanceWindow, gateway, pod string) bool {
 	own, _ := schedule.ParseWindows(windows, gateway, pod) // the sync reports windows that are not valid
 	return len(own) > 0

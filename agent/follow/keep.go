@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// closedGate returns what the gateway has while a gate holds it with an order.
+// closedGate describes the gateway while a gate is closed and o is the order in force, which may be nil.
 func (f *Follower) closedGate(o *loop.Order) decide.ClosedGate {
 	c := decide.ClosedGate{Disk: f.volume.commit(), Unsynced: f.volume.unsynced()}
 	if o != nil && !o.Commit.IsZero() {

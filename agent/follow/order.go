@@ -59,8 +59,8 @@ func (c *currentOrder) inForce() decide.InForce {
 	return decide.InForce{Exists: true, Commit: c.order.Commit}
 }
 
-// pause pauses or continues the order in force because of a target that may not be followed otherwise. kept are the settings of its spec if a
-// closed gate keeps the order: if they differ only in the pause, they decide. Otherwise kept is nil.
+// pause pauses or continues the order in force as a target asks, even if the target cannot be followed otherwise. If a closed gate keeps the order,
+// kept has the settings of the target's spec: if they differ from those of the order only in the pause, their pause counts. Otherwise kept is nil.
 func (c *currentOrder) pause(in *instruction, kept *effective.Settings) {
 	o := c.order
 	if o == nil {

@@ -90,7 +90,7 @@ func TestOwnKeyNeedsAnotherStart(t *testing.T) {
 
 	// If that does not help, because a user has removed the grants, the status says what to do, and nothing restarts.
 	a.end()
-	require.NoError(t, p.gw.Administrator.Grant())
+	require.NoError(t, p.gw.Administrator.Grant()) // removes the grants
 	p.recreate()
 	w.lead(targetCommit(w.commit("two")))
 	a = p.start(keyIn(t.TempDir()))

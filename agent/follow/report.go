@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds of a report, in bytes or (maxProjects, maxPaths, maxNotes, maxHistory) in items. The API allows a little more. With its metadata a report
-// has at most 4 KiB.
+// Bounds of a report, in bytes or (maxProjects, maxPaths, maxNotes, maxHistory) in items. The API allows a little more. With its metadata,
+// but without managedFields, a report has at most 4 KiB.
 const (
 	maxStatus     = 3 << 10
 	maxMessage    = 640

@@ -55,7 +55,7 @@ const (
 	maxReport = 30 * time.Second
 	// checkEvery is how often to read the report and the GatewaySync again. A user may delete the report, a restored backup of the API server has
 	// an older one, and the garbage collector may delete one that was adopted from an earlier pod of this name: checkAdopted is the time from an
-	// adoption to the next check. The lead waits longer than checkEvery for a report.
+	// adoption to the next check. The default progress deadline is longer.
 	checkEvery   = 8 * time.Minute
 	checkAdopted = 30 * time.Second
 )
@@ -338,7 +338,7 @@ func (r *reporter) meta() metav1.ObjectMeta {
 	return m
 }
 
-// flush writes what is pending until ctx is done. Call it after run has returned.
+// flush writes what is pending, and retries until ctx is done. Call it after run has returned.
 func (r *reporter) flush(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()

@@ -116,7 +116,7 @@ func TestInheritedReportDuringWrite(t *testing.T) {
 	assert.Equal(t, "done", r.want.HandledForceSync)
 }
 
-// C3: reports that differ only in times are equal.
+// C3: how soon a report is written depends on what has changed. A report that differs only in times is not written.
 func TestReportTiming(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &reporter{now: func() time.Time { return now }, woken: make(chan struct{}, 1)}
@@ -146,7 +146,7 @@ func TestReportTiming(t *testing.T) {
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Message: "two files", Files: 2}
 	due(now.Add(minorPause), "the message of a proposal is written late")
 	status.Commit = "b"
-	due(now.Add(minPause), "as before")
+	due(now.Add(minPause), "another commit is written soon")
 	now = now.Add(time.Hour)
 	r.check = now.Add(checkEvery)
 	status.Phase = v1alpha1.GatewaySyncing
@@ -154,9 +154,9 @@ func TestReportTiming(t *testing.T) {
 	r.took = 2 * time.Second
 	assert.Equal(t, now.Add(20*time.Second), r.next(), "a slow API server gets fewer reports about what goes on")
 	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-	due(now.Add(20*time.Second), "as before")
+	due(now.Add(20*time.Second), "nor about a sync that has not begun")
 	status.Phase, status.Reason = v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway
-	due(now.Add(20*time.Second), "as before")
+	due(now.Add(20*time.Second), "nor about a wait for the gateway")
 	status.Phase, status.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonDryRun
 	r.set(status)
 	assert.False(t, r.next().After(now), "a stage waits for the outcome of its dry run")
@@ -221,7 +221,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	}
 }
 
-// C9: every added route needs a row here.
+// C9: no route changes anything. Every added route needs a row here.
 func TestRoutesAreReadOnly(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")
@@ -363,7 +363,7 @@ func reportServer() *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.SyncReport.Resource(): "SyncReportList"})
 }
 
-// C3, C10: a reporter sends few writes in virtual hours, whatever its input, and loses none.
+// C3, C10: a reporter sends few writes in virtual hours, whatever its input, and does not lose the last report.
 func TestReportWritesOverHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := reportServer()

@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// specReader reads the GatewaySync: once for each generation, and every checkEvery, because an API server that was restored from a backup counts
-// generations again.
+// specReader reads the GatewaySync when the target names another generation or other requests, and every checkEvery, because an API server that was
+// restored from a backup counts generations again.
 type specReader struct {
 	objects *kube.Objects[v1alpha1.GatewaySync]
 	name    string // of the GatewaySync
@@ -68,7 +68,7 @@ type attempt struct {
 var errGone = errors.New("the GatewaySync is gone")
 
 const (
-	// getTimeout is the time limit of a read, and doubles with each failure up to kube.RequestTimeout.
+	// getTimeout is the time limit of a read that follows no failure.
 	getTimeout = 10 * time.Second
 	// maxGet is the longest pause between two attempts to read the GatewaySync.
 	maxGet = time.Minute
@@ -76,11 +76,12 @@ const (
 	unconfirmedGrace = 30 * time.Second
 )
 
-// readTimeout returns the time limit of a read after n failures in a row.
+// readTimeout returns the time limit of a read after n failures in a row: it doubles with each, up to kube.RequestTimeout.
 func readTimeout(n int) time.Duration { return min(getTimeout<<min(n, 10), kube.RequestTimeout) }
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
-// retry may help, or one of class stalled if the GatewaySync is invalid. changed makes it repeat a failed attempt at once.
+// retry may help, or one of class stalled or held: the GatewaySync is invalid, or the target has a problem that an operator must solve.
+// changed makes fetch repeat a failed attempt at once.
 func (s *specReader) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.confirms(&in) {
 		s.unconfirmedSince, s.confirmed = time.Time{}, in.toConfirm()

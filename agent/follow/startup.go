@@ -28,7 +28,8 @@ import (
 // It allows the start at once in three cases: the volume holds a complete commit (startup: useExisting), Ignition has not seeded the volume
 // yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted. Otherwise it waits for the
 // first sync. If the sync waits for an operator, a gate or the gateway itself, startup allows the start. If the sync waits for something that
-// may pass (a lead, git, a download, space), startup waits at most for the progress deadline.
+// may pass (a lead, git, a download, space), startup waits at most for the progress deadline. A gateway that answers a ping runs already, so
+// startup allows its start, too.
 //
 // It allows the start only between two syncs, so that no sync that relies on a stopped gateway writes while the gateway starts.
 type startup struct {
@@ -227,7 +228,7 @@ func (s *startup) until(before bool) time.Time {
 // pingEvery is how often the agent pings a gateway during its first start.
 const pingEvery = 2 * time.Second
 
-// holdFirstStart blocks all syncs while the gateway seeds its volume, until the gateway runs.
+// holdFirstStart blocks all syncs while a gateway that has to seed its volume refuses connections. When it answers, a sync waits until it runs.
 func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Decision {
 	s.nextPing = time.Time{}
 	if !s.state.Unseeded || d.Order == nil || d.DoNotTouch {

@@ -52,6 +52,7 @@ func (a *agent) startup() (open bool, why string) {
 	return code == http.StatusOK, why
 }
 
+// opens waits until /startupz lets the gateway start, and returns the reason that it gives.
 func (a *agent) opens() string {
 	a.p.w.t.Helper()
 	var why string
@@ -59,6 +60,7 @@ func (a *agent) opens() string {
 	return why
 }
 
+// staysClosed waits for a condition, checks that /startupz does not let the gateway start yet, and returns the reason that it gives.
 func (a *agent) staysClosed(until string, is func() bool) string {
 	a.p.w.t.Helper()
 	eventually(a.p.w.t, until, is)

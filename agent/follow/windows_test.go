@@ -229,6 +229,7 @@ func TestClosedStepRestore(t *testing.T) {
 				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == p.first && assert.ObjectsAreEqual("one", p.title())
 			}
 			p.await("the restored gateway", back)
+			// What the gate alone reports is shorter than 150 bytes.
 			s := p.await("the outcome", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
 			assert.Contains(t, s.Message, "1 of 3 steps are open")
 			assert.Contains(t, s.Message, "back at the snapshot "+p.snapshot)

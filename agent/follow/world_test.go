@@ -231,6 +231,7 @@ func (p *pod) edits(title string) {
 	require.NoError(p.w.t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(fmt.Sprintf(project, title)), 0o600))
 }
 
+// pod creates a pod with its mounted files and a simulated gateway. No agent runs in it.
 func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	w.t.Helper()
 	p := &pod{w: w, name: name, dir: filepath.Join(w.dir, name)}

@@ -25,7 +25,7 @@ type Credential struct {
 	in    secretrefs.Field // of the spec, for Secrets
 }
 
-// ForGit returns spec.git.auth, which may be nil.
+// ForGit returns a, which is spec.git.auth and may be nil, as a Credential.
 func ForGit(a *v1alpha1.Credential) Credential {
 	c := Credential{Field: "git.auth", in: secretrefs.GitAuth}
 	if a != nil {
@@ -34,7 +34,7 @@ func ForGit(a *v1alpha1.Credential) Credential {
 	return c
 }
 
-// ForProposals returns spec.bidirectional.auth.
+// ForProposals returns a, which is spec.bidirectional.auth and not nil, as a Credential.
 func ForProposals(a *v1alpha1.Credential) Credential {
 	return Credential{*a, string(secretrefs.ProposalAuth), secretrefs.ProposalAuth}
 }

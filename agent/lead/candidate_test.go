@@ -126,7 +126,8 @@ func connect(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 	return repo.NewRemote(u, auth, repo.RemoteOptions{})
 }
 
-// wire counts the requests of a candidate. Tests can cut or freeze it.
+// wire counts the requests of a candidate by what they ask for, such as "GET synctargets", "PATCH status" and "WATCH syncreports". Tests can
+// cut, freeze or delay it, make requests fail, and drop answers.
 type wire struct {
 	next http.RoundTripper
 

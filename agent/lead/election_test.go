@@ -100,7 +100,7 @@ func TestFrozenLead(t *testing.T) {
 	gs := s.until("the new lead sums up", func(gs *v1alpha1.GatewaySync) bool {
 		return condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced" && gs.Status.Target.Commit == fresh
 	})
-	s.approve("example.com/Approved")
+	s.addCondition("example.com/Approved")
 	before := s.target()
 
 	thaw()
@@ -340,7 +340,7 @@ func TestCandidatesAreSpread(t *testing.T) {
 					}
 				}
 			}
-			assert.Less(t, float64(together)/times, 3.0)
+			assert.Less(t, float64(together)/times, 3.0, "few candidates start before they can see the first one")
 		})
 	}
 }

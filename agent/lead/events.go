@@ -26,7 +26,7 @@ const reportingController = "stoker.io/agent"
 type events struct {
 	broadcaster kevents.EventBroadcaster
 	recorder    kevents.EventRecorder
-	pending     atomic.Int64
+	pending     atomic.Int64 // requests under way
 	log         *slog.Logger
 }
 
@@ -41,6 +41,7 @@ func newEvents(clients kube.Clients, log *slog.Logger) (*events, error) {
 	return e, nil
 }
 
+// sink counts the requests that send Events.
 type sink struct {
 	kevents.EventSink
 	pending *atomic.Int64

@@ -98,7 +98,7 @@ func versionOf(gs *v1alpha1.GatewaySync, err error) (string, error) {
 const maxList = time.Minute
 
 // watchPods watches all pods of a namespace. Gateways have a label, but a pod that asks for an agent and has none does not, and
-// annotations cannot be selected. Of other pods it keeps only the name.
+// annotations cannot be selected. Of other pods it keeps little more than the name.
 func watchPods(client kube.Core, namespace string, changed func()) (cache.SharedIndexInformer, error) {
 	in := cache.NewSharedIndexInformer(kube.ListWatch(client.CoreV1().Pods(namespace), nil, nil), &corev1.Pod{}, 0, cache.Indexers{})
 	if err := in.SetTransform(stripped); err != nil {

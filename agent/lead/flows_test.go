@@ -16,8 +16,10 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+// slow makes the lead poll git once an hour, so that a test decides when it polls.
 func slow(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" }
 
+// now returns the time as requests write it.
 func now() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
 func TestFollowBranch(t *testing.T) {
@@ -213,6 +215,7 @@ func (s *site) requests(ref, commit string) {
 		v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(ref, s.sync().Spec.Git.Ref, at), v1alpha1.AnnotationRequestedAt, at)
 }
 
+// hints asks for a poll of git, without a ref, and returns the time of the request.
 func (s *site) hints() string {
 	s.t.Helper()
 	at := now()

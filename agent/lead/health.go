@@ -22,7 +22,7 @@ type probe struct {
 	err  error
 }
 
-// probe sends the health check of a decision if it is due.
+// probe starts the health check of a decision if it is due. Its result arrives in t.rolling.results.
 func (t *term) probe(ctx context.Context, p progress) {
 	r := &t.rolling
 	if p.check == nil {

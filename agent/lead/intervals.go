@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// firstRetry is the pause before the target is written again.
+	// firstRetry is the pause after a failed write of the target.
 	firstRetry = time.Second
 	// minPoll is the minimum time between the starts of two polls, however many are requested.
 	minPoll = 2 * time.Second
-	// maxInherited is how long after its start a lead polls git at the latest.
+	// maxInherited is how long after its start a lead polls git at the latest, if it adopts the answer of an earlier lead.
 	maxInherited = 5 * time.Minute
-	// minStatus is the minimum time between two writes of the status, and minSummary between two summaries that change nothing.
+	// minStatus is the minimum time between two writes of the status, unless the first one caused a conflict. minSummary is the minimum time
+	// between two summaries that change nothing.
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
 	// slowdown is the ratio of the pause after a write of the status to the time that the write took, and maxSlowed the longest such pause.
@@ -123,8 +124,8 @@ func (s *pollSchedule) setInterval(interval time.Duration, polled bool, now time
 	}
 }
 
-// inherit adopts the answer to q of an earlier lead: a change of leads does not make it older. When that lead polled is not known, so
-// the next poll is due early.
+// inherit adopts the answer to q of an earlier lead, so that a new lead does not poll at once. When the earlier lead polled is not known, so the
+// next poll is due before an interval is over.
 func (s *pollSchedule) inherit(q question, interval time.Duration, now time.Time) {
 	soon := min(interval, maxInherited) / 2
 	s.lastQuestion, s.began, s.due = q, now, now.Add(soon+rand.N(soon))

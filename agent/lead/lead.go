@@ -1,6 +1,6 @@
 // Package lead implements the leader among the agents of a GatewaySync. The lead resolves the desired ref to a commit,
-// publishes it in the SyncTarget, and summarizes the gateways in the status, conditions and Events of the GatewaySync. It keeps
-// no state of its own: the next lead finds everything in these objects.
+// publishes it in the SyncTarget, and summarizes the gateways in the status, conditions and Events of the GatewaySync. The next
+// lead finds all that it needs in these objects. What a lead only remembers costs the next one a poll or a wait at most.
 //
 // Every agent has a Lead. It waits, without any request, until the lock in the SyncTarget is free.
 package lead
@@ -61,7 +61,7 @@ type Config struct {
 	Eligible func(*v1alpha1.GatewaySync) error
 	// SecretFiles are files that change with a secret.
 	SecretFiles []string
-	// Store is used to find the commits of a ref. If it is nil, requests may only name refs.
+	// Store finds requested commits in the history of allowed refs, and subjects. If it is nil, a requested commit must be the tip of a ref.
 	Store   *repo.Store
 	Metrics Metrics
 	Log     *slog.Logger
@@ -265,7 +265,7 @@ func (l *Lead) campaign(ctx context.Context) {
 			return
 		}
 		pause := backoff.Jitter(l.asideLimit) + l.asideLimit/5
-		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
+		if err != nil { // the other agents probably failed at the same time, and must not all try again in the same moment
 			failed++
 			pause = backoff.Retry(failed, l.Timing.Lock) + startDelay(mathrand.Float64())
 		}
@@ -301,8 +301,8 @@ func signal(c chan struct{}) {
 }
 
 // candidate returns the GatewaySync if this agent can lead it now. An agent that lacks a credential, or knows of a newer agent,
-// leads as a last resort: when it has stood aside for asideLimit. An error means that the API server did not say whether this
-// agent can lead.
+// leads as a last resort: when it has stood aside for asideLimit. If this agent cannot lead, candidate returns nil. An error
+// means that the API server did not say whether it can.
 func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) (*v1alpha1.GatewaySync, error) {
 	if !syncs.HasSynced() {
 		return nil, nil
@@ -351,7 +351,7 @@ func (l *Lead) logReason(what string, err error) {
 	l.loggedReason = err.Error()
 }
 
-// errNewer means that newer agents exist. This agent must not write objects that they read.
+// errNewer means that newer agents exist. One of them should write the objects that they read.
 var errNewer = errors.New("this agent is too old")
 
 // newer returns errNewer if the SyncTarget or the report of a live pod has a newer format than this agent knows. It returns another
@@ -436,7 +436,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	select {
 	case <-termEnded:
 	case <-time.After(stepDown): // safe, because every write checks the lock
-	case <-electionEnded: // the term never began
+	case <-electionEnded: // the term never began, or is awaited below
 	}
 	release()
 	<-electionEnded
@@ -449,7 +449,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 // Leading reports whether this agent leads now.
 func (l *Lead) Leading() bool { return l.lock.leading() }
 
-// awaitEnd returns when the election, or the term that follows it, is over.
+// awaitEnd returns when the election or its term is over, or, before the term, if another agent holds the lock or the GatewaySync is gone.
 func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], termBegan, termEnded, electionEnded, lost <-chan struct{}) {
 	for {
 		if !isClosed(termBegan) {

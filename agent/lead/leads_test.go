@@ -39,11 +39,11 @@ import (
 // story changes a GatewaySync like operators and automation do, and predicts independently what its gateways must run. A
 // request is in force until the spec names another ref, or the branch moves off the commit that the request names.
 type story struct {
-	*paper
+	*fakeFleet
 	branches sync.Map // name → commit
-	alive    bool
-	over     string
-	log      []string
+	alive    bool     // a request is in force
+	over     string   // the ref of the spec that the last request replaced
+	log      []string // the changes
 }
 
 var storyRefs = []string{"main", "release", "v2", "a@b"}
@@ -69,6 +69,7 @@ func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) p
 	return f
 }
 
+// step is the nth change, of a random kind.
 func (s *story) step(r *rand.Rand, n int) {
 	at, ref := fmt.Sprintf("t%d", n), storyRefs[r.IntN(len(storyRefs))]
 	action := []string{"spec", "spec", "push", "setter", "rollback", "plain", "remove", "hint"}[r.IntN(8)]
@@ -121,6 +122,7 @@ func (s *story) step(r *rand.Rand, n int) {
 	})
 }
 
+// want returns the ref that the gateways must follow.
 func (s *story) want() string {
 	gs, _ := s.sync()
 	if s.alive {
@@ -132,7 +134,7 @@ func (s *story) want() string {
 // A rollback may name a commit that the lead has not seen yet. The older commit that the lead knows must not end the rollback.
 func TestRollbackOfUnseenCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &story{paper: newPaper(t, 1)}
+		s := &story{fakeFleet: newFakeFleet(t, 1)}
 		s.GatewaySync.Spec.Polling.Interval = "24h"
 		s.GatewaySync.Annotations = map[string]string{}
 		s.branches.Store("main", commitA)
@@ -184,15 +186,15 @@ func TestSoleGatewaySync(t *testing.T) {
 		sole  bool
 		asked int
 	}{
-		{busy: true, sole: true, asked: 1},
-		{busy: true, after: time.Second, sole: true},
-		{busy: true, after: soleRetry, sole: true, asked: 1},
-		{after: soleRetry, sole: true, asked: 1},
-		{busy: true, after: soleCached - time.Second, sole: true},
-		{busy: true, after: time.Second, sole: true, asked: 1},
-		{after: soleRetry, two: true, asked: 1},
-		{busy: true, after: soleCached, two: true, asked: 1},
-		{busy: true, after: soleRetry, two: true, asked: 1},
+		{busy: true, sole: true, asked: 1},                        // no answer yet
+		{busy: true, after: time.Second, sole: true},              // too early to ask again
+		{busy: true, after: soleRetry, sole: true, asked: 1},      // still no answer
+		{after: soleRetry, sole: true, asked: 1},                  // the first answer
+		{busy: true, after: soleCached - time.Second, sole: true}, // it is cached
+		{busy: true, after: time.Second, sole: true, asked: 1},    // the last answer stays
+		{after: soleRetry, two: true, asked: 1},                   // a second GatewaySync
+		{busy: true, after: soleCached, two: true, asked: 1},      // the last answer stays
+		{busy: true, after: soleRetry, two: true, asked: 1},       // and stays
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			now, busy, asked = now.Add(step.after), step.busy, 0
@@ -214,8 +216,9 @@ func siteAt(version string) *unstructured.Unstructured {
 	return u
 }
 
-// With several API servers, one may lag in lists and watches, but a get by name returns the latest version.
-func TestLeadStartsWithExistingObject(t *testing.T) {
+// With several API servers, one may lag in lists and watches, but a get by name returns the latest version. The lead waits until its watch shows
+// that version.
+func TestLeadAwaitsCurrentGatewaySync(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		is    string // "" if it does not exist
@@ -297,7 +300,7 @@ func TestLeadAfterEtcdRestore(t *testing.T) {
 	s.until("the second commit", func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Status.LastGood.Commit == second && condition(&gs.Status, v1alpha1.ConditionReady) == "True/Synced"
 	})
-	for i := range 60 {
+	for i := range 60 { // setup: resource versions that the backup has not reached
 		_, err := s.admin.Core.CoreV1().ConfigMaps(s.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("x", i)}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -328,7 +331,7 @@ func TestLeadAfterEtcdRestore(t *testing.T) {
 	assert.Less(t, version(), at, "the resource versions are still older")
 }
 
-// This test uses real pods, one of which terminates slowly because of a finalizer.
+// A request is handled when the only gateway is back. Its pod is real, and terminates slowly because of a finalizer.
 func TestSoleGatewayRestart(t *testing.T) {
 	s := newSite(t, 0, slow)
 	s.gateway("gw-0", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/ends-slowly"} })

@@ -58,7 +58,7 @@ var (
 )
 
 // lock is the election lock, stored in the SyncTarget itself. While it is held, every write of the target goes through it and
-// is based on the last version it wrote, so that any other write in between causes a conflict.
+// is based on the last version that it wrote or read, so that any other write in between causes a conflict.
 //
 // An agent campaigns for the lock, and leads for one term if it gets it. begin starts a campaign; the campaign and its term end
 // with end, or as soon as the lock is lost.
@@ -290,8 +290,9 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	return nil
 }
 
-// takeOver makes this agent the lead of a target, in the format of this version. It discards the content if the target belongs to a deleted
-// GatewaySync with the same name. If this version cannot follow the target, it keeps only the revision.
+// takeOver adapts the content of a target before this agent takes the lock: it gets the format of this version. takeOver discards the content of
+// a target that does not belong to this GatewaySync, but for example to a deleted one of the same name. If this version cannot follow the target,
+// takeOver keeps only the revision.
 func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 	for _, o := range t.OwnerReferences {
 		if o.UID != l.c.owner.UID {
@@ -325,7 +326,8 @@ func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 	}
 }
 
-// measure records how long a request took that was sent at a time. An error counts, too: the API server may be out of reach.
+// measure records that the API server is slow if the request that was sent at sent took at least slowAnswer. A failed request counts, too: the API
+// server may be out of reach.
 func (l *lock) measure(sent time.Time) {
 	if now := time.Now(); now.Sub(sent) >= slowAnswer {
 		l.slowUntil = now.Add(l.timing.SlowFor)
@@ -361,7 +363,7 @@ func (l *lock) leading() bool {
 	return l.c.state == holding && l.checkConfirmed() == nil
 }
 
-// spec returns the target as last written.
+// spec returns the target as last written or read; zero before the first.
 func (l *lock) spec() v1alpha1.SyncTargetSpec {
 	l.mu.Lock()
 	defer l.mu.Unlock()

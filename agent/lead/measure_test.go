@@ -18,8 +18,8 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// leads runs a term with real metrics while f runs, and returns their registry.
-func (p *paper) leads(reg *prometheus.Registry, f func()) {
+// leads runs a term while f runs, and registers its metrics in reg.
+func (p *fakeFleet) leads(reg *prometheus.Registry, f func()) {
 	m := struct {
 		*metrics.Agent
 		*metrics.Fleet
@@ -35,7 +35,7 @@ func (p *paper) leads(reg *prometheus.Registry, f func()) {
 
 func TestFleetMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 3)
+		p := newFakeFleet(t, 3)
 		p.unreachable(2)
 		reg := prometheus.NewPedanticRegistry()
 		p.leads(reg, func() {
@@ -53,7 +53,7 @@ func TestFleetMetrics(t *testing.T) {
 			require.NoError(t, err)
 			assert.Empty(t, problems)
 
-			p.tells(2, func(r *v1alpha1.SyncReportStatus) {
+			p.changeReport(2, func(r *v1alpha1.SyncReportStatus) {
 				r.Phase, r.Reason, r.Commit, r.Revision, r.Generation = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, commitA, p.held.Revision, p.held.Generation
 			})
 			time.Sleep(30 * time.Second)
@@ -67,7 +67,7 @@ func TestFleetMetrics(t *testing.T) {
 				gs.Status.Conditions = append(gs.Status.Conditions, gs.Status.Conditions[0])
 				gs.Status.Conditions[len(gs.Status.Conditions)-1].Type = "FromElsewhere"
 			})
-			p.tells(2, func(r *v1alpha1.SyncReportStatus) { r.Phase, r.Reason = v1alpha1.GatewayError, "MadeUp" })
+			p.changeReport(2, func(r *v1alpha1.SyncReportStatus) { r.Phase, r.Reason = v1alpha1.GatewayError, "MadeUp" })
 			time.Sleep(30 * time.Second)
 			assert.NotContains(t, series(t, reg, "stoker_gatewaysync_condition", "type", "status"), "FromElsewhere True", "C8")
 			assert.Equal(t, map[string]float64{"Unknown": 1}, series(t, reg, "stoker_gatewaysync_reason", "reason"), "C8")
@@ -80,8 +80,8 @@ func TestFleetMetrics(t *testing.T) {
 	})
 }
 
-// tells changes a gateway's report.
-func (p *paper) tells(i int, change func(*v1alpha1.SyncReportStatus)) {
+// changeReport changes a gateway's report.
+func (p *fakeFleet) changeReport(i int, change func(*v1alpha1.SyncReportStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.Reports[i].Status)

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// fleetState returns what the metrics show of a summary. Conditions that are not in the table are from elsewhere, and get no series.
+// fleetState returns what the metrics show of a summary. A condition that status.Conditions does not list is from elsewhere, and gets no series.
 func fleetState(sum status.Summary, target v1alpha1.SyncTargetSpec) metrics.FleetState {
 	s := metrics.FleetState{Discovered: sum.Discovered, Synced: sum.Synced, States: sum.States}
 	for _, row := range status.Conditions {

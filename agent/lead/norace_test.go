@@ -217,7 +217,7 @@ func TestSuccessiveLeadsAgree(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
-			s := &story{paper: newPaper(t, 1)}
+			s := &story{fakeFleet: newFakeFleet(t, 1)}
 			s.GatewaySync.Spec.Polling.Interval = "1s"
 			s.GatewaySync.Annotations = map[string]string{}
 			for _, ref := range storyRefs {

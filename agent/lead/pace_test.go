@@ -23,9 +23,9 @@ import (
 
 // A lead whose CRD is older than its agent does not write again and again what the API server drops.
 func TestPrunedField(t *testing.T) {
-	onPaper(t, 3, func(p *paper) {
+	duringTerm(t, 3, func(p *fakeFleet) {
 		p.Subject, p.prunes = "Fill tank 4", true
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(time.Hour)
 		assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(time.Hour/v1alpha1.ConfirmEvery))
 	})
@@ -33,7 +33,7 @@ func TestPrunedField(t *testing.T) {
 
 // C3, P6: an idle fleet costs polls, a single write of the target, and status writes that only confirm the status.
 func TestIdleFleet(t *testing.T) {
-	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+	duringTerm(t, 50, nil, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(5 * time.Second)
 		targets, statuses, polls := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.polls))
 		assert.Equal(t, 1, targets)
@@ -58,21 +58,21 @@ func TestIdleFleet(t *testing.T) {
 
 // C3: retries back off, and the lead honors the delay that a server asks for. Only one Event reports the failure.
 func TestFailedPollBacksOff(t *testing.T) {
-	onPaper(t, 1, func(p *paper) {
+	duringTerm(t, 1, func(p *fakeFleet) {
 		p.answer = func(n int) pollResult {
 			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonGitUnreachable, "try %d", n)}
 		}
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(40 * time.Minute)
-		want := minPoll // the first delays are shorter than the minimum between two polls
+		least := minPoll // the first delays are shorter than the minimum between two polls
 		for i, gap := range gaps(p.times(&p.polls)) {
-			nominal := max(min(firstRetry<<i, backoff.MaxRetry), want)
+			nominal := max(min(firstRetry<<i, backoff.MaxRetry), least)
 			assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 		}
 		assert.InDelta(t, 14, len(p.times(&p.polls)), 3)
 		assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "one write for the error, one for the deadline")
 		told := 0
-		for _, e := range p.heard() {
+		for _, e := range p.sentEvents() {
 			if e.Reason == v1alpha1.EventRefResolutionFailed {
 				told++
 			}
@@ -82,11 +82,11 @@ func TestFailedPollBacksOff(t *testing.T) {
 }
 
 func TestChangedSecretIsTriedOnce(t *testing.T) {
-	onPaper(t, 1, func(p *paper) {
+	duringTerm(t, 1, func(p *fakeFleet) {
 		p.answer = func(int) pollResult {
 			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonAuthFailed, "refused")}
 		}
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(10 * time.Second)
 		require.Len(t, p.times(&p.polls), 1, "the next poll is in a minute")
 		p.secrets.Add(1)
@@ -98,7 +98,7 @@ func TestChangedSecretIsTriedOnce(t *testing.T) {
 }
 
 func TestRequestBurst(t *testing.T) {
-	onPaper(t, 1, nil, func(t *testing.T, p *paper) {
+	duringTerm(t, 1, nil, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(10 * time.Second)
 		polls := len(p.times(&p.polls))
 		var last string
@@ -120,7 +120,7 @@ func TestRequestBurst(t *testing.T) {
 }
 
 func TestContinuousReports(t *testing.T) {
-	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+	duringTerm(t, 50, nil, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(5 * time.Second)
 		before := len(p.times(&p.statuses))
 		for i := range 2000 {
@@ -150,13 +150,13 @@ func TestContinuousReports(t *testing.T) {
 }
 
 func TestRefusedStatusBacksOff(t *testing.T) {
-	onPaper(t, 1, func(p *paper) {
+	duringTerm(t, 1, func(p *fakeFleet) {
 		p.refuse = apierrors.NewForbidden(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("no"))
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, commitA, p.target().Commit, "the target is published")
 		assert.InDelta(t, 16, len(p.times(&p.statuses)), 4)
-		assert.Empty(t, p.heard(), "no Event for a status that was not written")
+		assert.Empty(t, p.sentEvents(), "no Event for a status that was not written")
 	})
 }
 
@@ -172,7 +172,7 @@ func TestSilentWatch(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPaper(t, 1)
+				p := newFakeFleet(t, 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() {
@@ -214,9 +214,9 @@ func TestSummaryWaitsForRefusedStatus(t *testing.T) {
 }
 
 func TestPollingIntervalChange(t *testing.T) {
-	onPaper(t, 1, func(p *paper) {
+	duringTerm(t, 1, func(p *fakeFleet) {
 		p.GatewaySync.Spec.Polling.Interval = "24h"
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(time.Hour)
 		assert.Len(t, p.times(&p.polls), 1)
 		p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
@@ -296,7 +296,7 @@ func TestRetryAfterAppliesToRequests(t *testing.T) {
 // The lead checks deadlines against times that the previous lead wrote, whose node may have another clock.
 func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 2)
+		p := newFakeFleet(t, 2)
 		p.unreachable(1)
 		began := time.Now()
 		// sequence: each lead continues from the status of the one before

@@ -180,7 +180,7 @@ type pollResult struct {
 	name       string // its full name, "" for a commit
 	commit     string
 	wanted     string // the commit that the request names, if any
-	refused    string // the value for status.request if the ref resolves to another commit
+	refused    string // the value for status.request.refused if the ref resolves to another commit
 	err        error
 	took       time.Duration
 	abandoned  bool // the resolution was canceled, because another ref is desired

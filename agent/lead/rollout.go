@@ -25,7 +25,7 @@ type observed struct {
 	rollback bool
 	// gateways are the gateways, also those whose pod is terminating, with their state for the published target.
 	gateways []status.Standing
-	// failing has the time since which a gateway reports an error that may pass.
+	// failing has the time since which a gateway reports an error, except one that git causes.
 	failing map[installed]time.Time
 	// stale has the time since which a gateway that ran the target has not answered a new revision.
 	stale  map[installed]time.Time
@@ -67,8 +67,8 @@ type rollout struct {
 // advance returns how far the gateways may follow the target. It opens a step when all gateways of the steps before it run the target,
 // verified, and what the stage asks for is there: time, health, an approval.
 //
-// A rollout only ever waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it,
-// and so does a gateway that ran the commit and then fails.
+// A rollout waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it, and so do a scan that
+// keeps failing, a health check that fails too often, and a gateway that ran the commit and then fails.
 func advance(o observed) progress {
 	if !o.gs.InSteps() {
 		return progress{}
@@ -261,7 +261,7 @@ func (r *rollout) synced(open int) bool {
 }
 
 // stageProven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All its
-// gateways may be left out or gone since it began.
+// gateways may be left out or gone since it began. A step that ends no stage needs no proof.
 func (r *rollout) stageProven(open int) bool {
 	stage := r.order.Stage(open)
 	if stage == nil || !r.order.Ends(open) || annotation.Approved(r.gs, stage.Name, r.want.Commit) {

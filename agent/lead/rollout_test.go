@@ -21,7 +21,7 @@ import (
 
 const commitC = "cccccccccccccccccccccccccccccccccccccccc"
 
-// line is a fleet of six gateways in three stages that ran commitA, and what a lead sees of it.
+// line is a fleet of six gateways that ran commitA, and what a lead sees of it. It has three steps: the stages dev and pilot, and then the rest.
 type line struct {
 	observed
 	at map[string]string          // the commit on each gateway
@@ -167,7 +167,7 @@ func (l *line) pauses(name string) {
 	l.as[name] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonPaused}
 }
 
-func TestRolloutFails(t *testing.T) {
+func TestRolloutAbortsOrWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *line)
 		after  time.Duration

@@ -66,7 +66,7 @@ func (r *rollout) aborted(t *v1alpha1.TargetRollout) bool {
 	return true
 }
 
-// unfinished reports whether the status has a rollout of the commit that did not end well. Its settings may differ from those that ran everywhere.
+// unfinished reports whether the status has a rollout of the commit that is not done. Its settings may differ from those that ran everywhere.
 func (r *rollout) unfinished() bool {
 	was := r.gs.Status.Rollout
 	return was != nil && was.Commit == r.want.Commit && was.Phase != v1alpha1.RolloutDone

@@ -414,8 +414,8 @@ func (s *site) create(ref string) {
 	require.NoError(s.t, err)
 }
 
-// approve adds a condition with another field manager. It retries, because a lead may write the status concurrently.
-func (s *site) approve(condition string) {
+// addCondition adds a condition with another field manager. It retries, because a lead may write the status concurrently.
+func (s *site) addCondition(condition string) {
 	s.t.Helper()
 	require.NoError(s.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		gs := s.sync()

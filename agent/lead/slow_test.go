@@ -89,7 +89,7 @@ func TestExtendedLock(t *testing.T) {
 
 // Reports that arrive while the API server is slow share a write of the status.
 func TestSlowStatusWrites(t *testing.T) {
-	onPaper(t, 50, nil, func(t *testing.T, p *paper) {
+	duringTerm(t, 50, nil, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(10 * time.Second)
 		p.mu.Lock()
 		p.delay = 3 * time.Second
@@ -110,27 +110,27 @@ func TestSlowStatusWrites(t *testing.T) {
 	})
 }
 
-// A lead that follows one that has polled git polls at the usual interval, and at once if a user asks for it, the last poll failed, or the
-// spec disables polling.
+// A lead that follows one that has polled git polls at the usual interval. It polls at once if a user asks for a poll or for another ref, the last
+// poll failed, or the spec disables polling.
 func TestNextLeadDoesNotPollAgain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(*paper)
+		change func(*fakeFleet)
 		polls  int
 	}{
-		{name: "the answer is known", change: func(*paper) {}},
-		{name: "new request", polls: 1, change: func(p *paper) {
+		{name: "the answer is known", change: func(*fakeFleet) {}},
+		{name: "new request", polls: 1, change: func(p *fakeFleet) {
 			p.change(func(gs *v1alpha1.GatewaySync) {
 				gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedAt: "now"}
 			})
 		}},
-		{name: "another ref", polls: 1, change: func(p *paper) {
+		{name: "another ref", polls: 1, change: func(p *fakeFleet) {
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = "release", 2 })
 		}},
-		{name: "polling is disabled", polls: 1, change: func(p *paper) {
+		{name: "polling is disabled", polls: 1, change: func(p *fakeFleet) {
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Enabled = new(bool) })
 		}},
-		{name: "the last poll failed", polls: 1, change: func(p *paper) {
+		{name: "the last poll failed", polls: 1, change: func(p *fakeFleet) {
 			p.change(func(gs *v1alpha1.GatewaySync) {
 				meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionRefResolved).Status = metav1.ConditionFalse
 			})
@@ -138,7 +138,7 @@ func TestNextLeadDoesNotPollAgain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPaper(t, 3)
+				p := newFakeFleet(t, 3)
 				p.lead(func() { time.Sleep(10 * time.Second) })
 				require.Len(t, p.times(&p.polls), 1)
 				c.change(p)
@@ -248,8 +248,8 @@ func TestNewSpecDuringGitOutage(t *testing.T) {
 }
 
 // newStaged returns a fleet in two stages, the first of which has gw-0. All three gateways ran commitA, and main has commitB.
-func newStaged(t *testing.T) *paper {
-	p := newPaper(t, 3)
+func newStaged(t *testing.T) *fakeFleet {
+	p := newFakeFleet(t, 3)
 	gs := p.GatewaySync
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"gw-0"}}, {Name: "prod", Gateways: []string{"*"}}}}
 	gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
@@ -326,7 +326,7 @@ func TestLostTargetAnswer(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 	}
-	says := func(p *paper, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason) {
+	says := func(p *fakeFleet, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason) {
 		r := &p.Reports[0].Status
 		r.Phase, r.Reason, r.Commit, r.Target, r.Revision = phase, reason, commitB, commitB, p.held.Revision
 	}
@@ -435,7 +435,7 @@ func TestPollIsAbandoned(t *testing.T) {
 	for repository, within := range map[string]time.Duration{"oci://registry.example.com/plants/line": 10 * time.Second, "https://git.example.com/line.git": maxDownload} {
 		t.Run(repository, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPaper(t, 1)
+				p := newFakeFleet(t, 1)
 				p.change(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Repo, gs.Spec.Git.Ref = repository, "slow" })
 				began := time.Now()
 				var asked []time.Duration

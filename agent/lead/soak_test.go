@@ -166,7 +166,7 @@ func TestShortFailureKeepsTheWait(t *testing.T) {
 
 // A new lead that cannot write the target yet does not call a fleet synced whose last stage soaks.
 func TestNewLeadKeepsTheRollout(t *testing.T) {
-	onPaper(t, 1, func(p *paper) {
+	duringTerm(t, 1, func(p *fakeFleet) {
 		p.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"*"}, PostSyncWait: "1h"}}}
 		since := metav1.NewTime(time.Now().Truncate(time.Second))
 		p.GatewaySync.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitA, Step: 1, Steps: 1, Stage: "dev", Phase: v1alpha1.RolloutSoaking, Since: &since, Message: "soaks"}
@@ -174,7 +174,7 @@ func TestNewLeadKeepsTheRollout(t *testing.T) {
 		p.held.Rollout = &v1alpha1.TargetRollout{Revision: 1, Rules: rulesOf(p.GatewaySync), Order: orderOf(p.GatewaySync), Steps: 1, Open: 1}
 		p.refuseTarget = errors.New("out of order")
 		p.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationForceSync: "now"}
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		gs, err := p.sync()
@@ -189,7 +189,7 @@ func TestNewLeadKeepsTheRollout(t *testing.T) {
 func TestRolloutOfChange(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *line)
-		having int
+		having int // gateways that have the commit when the rollout waits or ends
 		phase  v1alpha1.RolloutPhase
 	}{
 		"another commit":                 {func(l *line) { l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},

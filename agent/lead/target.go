@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// setProblem sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that
-// the agents know how long a gateway's start may wait. An existing commit keeps its own generation.
+// setProblem sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that the agents read
+// the spec, which says how long a gateway's start may wait. An existing commit keeps its own generation.
 func setProblem(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) {
 	err, reason := ref.Err, failure.Reason(ref.Err, v1alpha1.ReasonGitUnreachable)
 	if invalid != nil {

@@ -82,7 +82,7 @@ func TestRecreatedTargetContinuesRevision(t *testing.T) {
 	assert.Zero(t, highestRevision(nil))
 }
 
-func TestTransientErrorsAreNotReported(t *testing.T) {
+func TestProblemOfTarget(t *testing.T) {
 	desired := status.Ref{Desired: desiredref.Desired{Ref: "main"}}
 	given := func(err error) status.Ref { r := desired; r.Err = err; return r }
 	fail := func(reason v1alpha1.Reason) status.Ref {
@@ -151,9 +151,9 @@ func TestMovedTarget(t *testing.T) {
 }
 
 // If a GatewaySync has no stages, windows or snapshots, the target has no fields for them, and one commit is one write of the target.
-func TestPlainTargetHasNoNewFields(t *testing.T) {
+func TestPlainTarget(t *testing.T) {
 	resolved := metav1.NewTime(noon)
-	onPaper(t, 3, func(p *paper) {
+	duringTerm(t, 3, func(p *fakeFleet) {
 		p.held = p.Target
 		p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
 		p.answer = func(n int) pollResult {
@@ -163,7 +163,7 @@ func TestPlainTargetHasNoNewFields(t *testing.T) {
 			}
 			return pollResult{desired: "main", name: "refs/heads/main", commit: commit}
 		}
-	}, func(t *testing.T, p *paper) {
+	}, func(t *testing.T, p *fakeFleet) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		assert.Empty(t, p.times(&p.targets))
@@ -202,7 +202,7 @@ func mapping(source string) v1alpha1.SyncProfile {
 func TestInvalidProfileInUse(t *testing.T) {
 	const wrong = "spec.sync.profiles[next].mappings[0].source"
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, 2)
+		p := newFakeFleet(t, 2)
 		now := func() *v1alpha1.GatewaySyncStatus {
 			signal(p.wake)
 			time.Sleep(5 * time.Second)
@@ -239,7 +239,7 @@ func TestInvalidProfileInUse(t *testing.T) {
 	})
 }
 
-// A profile is invalid if a pod uses it, also one whose agent has not reported yet, or if no profile could be valid.
+// An invalid profile matters if a pod uses it, also one whose agent has not reported yet. A spec that is invalid as a whole always matters.
 func TestProfilesValid(t *testing.T) {
 	mirrored := mapping("projects")
 	mirrored.Prune = "mirrored"

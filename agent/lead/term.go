@@ -25,8 +25,8 @@ import (
 
 // fleet is what a term reads and writes.
 type fleet interface {
-	// sync returns the last seen GatewaySync. The error is errGone if there is none, or says why its spec cannot be decoded;
-	// metadata and status are returned then.
+	// sync returns the last seen GatewaySync. The error is errGone if there is none. Another error says why the spec cannot be
+	// decoded; the GatewaySync then has only metadata and status.
 	sync() (*v1alpha1.GatewaySync, error)
 	// reports returns the reports, and by name why others cannot be decoded.
 	reports() ([]*v1alpha1.SyncReport, map[string]error)
@@ -45,7 +45,7 @@ type fleet interface {
 	changed() <-chan struct{}
 }
 
-// term is one agent's time as lead. One goroutine runs it; a poll of git runs in parallel.
+// term is one agent's time as lead. One goroutine runs it; polls of git and health checks run in parallel.
 type term struct {
 	fleet
 	log     *slog.Logger
@@ -66,10 +66,10 @@ type term struct {
 	polling         sync.WaitGroup
 	abandonPoll     context.CancelFunc // ends the last poll
 	lastPoll        pollResult
-	resolved        resolved // by the last successful poll
-	answeredRequest string
-	request         *v1alpha1.RequestStatus
-	requestRead     bool // request is initialized
+	resolved        resolved                // by the last successful poll, an earlier lead, or a commit id in the spec
+	answeredRequest string                  // the time of the last request that was answered
+	request         *v1alpha1.RequestStatus // status.request as this lead computed it last
+	requestRead     bool                    // request and answeredRequest are initialized
 
 	written         *v1alpha1.GatewaySync // as we wrote it, until the watch shows it
 	replaced        []string              // versions that written replaces
@@ -98,7 +98,8 @@ func newTerm(f fleet, poll func(context.Context, *v1alpha1.GatewaySync, question
 // errGone means that the GatewaySync was deleted.
 var errGone = errors.New("the GatewaySync is gone")
 
-// run leads until ctx is done, the GatewaySync is gone, or another agent leads.
+// run leads until ctx is done, and then returns nil. Otherwise the error says why it ends earlier, for example because the GatewaySync is gone,
+// another agent leads or should lead, or the watch of the GatewaySync stalls.
 func (t *term) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.polling.Wait()
@@ -365,7 +366,8 @@ var errWatchStalled = errors.New("the watch of the GatewaySync does not deliver 
 // maxConflicts is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
 const maxConflicts = 7
 
-// afterConflict waits until the watch shows a newer version than the one whose write caused a conflict.
+// afterConflict schedules the next write after one that caused a conflict. The watch should show a newer version by then. It returns
+// errWatchStalled if the same version has caused too many conflicts.
 func (t *term) afterConflict(version string, now time.Time) error {
 	if t.conflictVersion != version {
 		t.conflictVersion, t.conflicts = version, 0

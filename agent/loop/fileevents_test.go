@@ -37,10 +37,8 @@ func owned(paths ...string) iter.Seq2[plan.Owned, error] {
 func TestFileEventsAreHints(t *testing.T) {
 	defer leak.None(t)
 	root := t.TempDir()
-	for _, dir := range []string{"projects/p", "db", ".stoker"} {
-		t.Run(dir, func(t *testing.T) {
-			require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
-		})
+	for _, dir := range []string{"projects/p", "db", ".stoker"} { // setup: directories
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	h := newFileEvents(root, slog.New(slog.DiscardHandler))
 	defer h.Close()
@@ -132,7 +130,7 @@ func TestEventsDelayNothing(t *testing.T) {
 	})
 }
 
-// Even if a gateway writes all the time, drift checks take at most a twentieth of the time.
+// Even if a gateway writes all the time, the comparisons for its file events take at most a twentieth of the time.
 func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { return now }

@@ -28,12 +28,10 @@ import (
 // wants is a Source that returns a fixed Decision.
 type wants struct {
 	decision Decision
-	looks    int
 	then     func() // called once by the next Decide; nil for nothing
 }
 
 func (w *wants) Decide(context.Context, bool) Decision {
-	w.looks++
 	if then := w.then; then != nil {
 		w.then = nil
 		then()
@@ -56,7 +54,7 @@ func newLoop(t *testing.T, s sync.Config, c Config) (*Loop, *time.Time) {
 	return New(c), &now
 }
 
-var unseeded = disk.Options{AllowUnseeded: true}
+var allowUnseeded = disk.Options{AllowUnseeded: true}
 
 // orderOf returns an order to deliver commit id.
 func orderOf(id byte) *Order {
@@ -115,7 +113,7 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 
 // A sync before the first start of a gateway ends when the gateway has to start.
 func TestDeadlineOfFirstStart(t *testing.T) {
-	l, _ := newLoop(t, sync.Config{Disk: unseeded}, Config{})
+	l, _ := newLoop(t, sync.Config{Disk: allowUnseeded}, Config{})
 	o := orderOf(1)
 	o.Until, o.BeforeStart, o.Admit = time.Now(), true, func(ctx context.Context) (string, error) { return "", ctx.Err() }
 	l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false)
@@ -125,9 +123,9 @@ func TestDeadlineOfFirstStart(t *testing.T) {
 	assert.Equal(t, "the gateway starts first; the sync continues then", s.Message)
 }
 
-// I3: a dry run that follows may run beside an agent, or after a crash: it locks, repairs and writes nothing.
+// I3: a continuous dry run may run beside an agent, or after a crash: it locks, repairs and writes nothing.
 func TestContinuousDryRunWritesNothing(t *testing.T) {
-	l, now := newLoop(t, sync.Config{Disk: unseeded}, Config{DryRun: true})
+	l, now := newLoop(t, sync.Config{Disk: allowUnseeded}, Config{DryRun: true})
 	o := orderOf(1)
 	l.recordOutcome(o, &sync.Report{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
@@ -159,11 +157,11 @@ func TestPairNodeIsPolled(t *testing.T) {
 // A save in the gateway is found after syncPeriod, also if the agent was restarted while the sync is held.
 func TestDriftAfterRestartDuringHold(t *testing.T) {
 	data := t.TempDir()
-	d, err := disk.Open(data, unseeded)
+	d, err := disk.Open(data, allowUnseeded)
 	require.NoError(t, err)
 	require.NoError(t, d.CorrectCommit("main", plan.ID{1}))
 	require.NoError(t, d.Close())
-	l, now := newLoop(t, sync.Config{DataDir: data, Disk: unseeded}, Config{})
+	l, now := newLoop(t, sync.Config{DataDir: data, Disk: allowUnseeded}, Config{})
 	o := orderOf(2)
 	o.Profile.SyncPeriod = 5 * time.Second
 	l.Iterate(t.Context(), &wants{decision: Decision{Order: o, DoNotTouch: true}}, false)

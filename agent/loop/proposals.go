@@ -27,8 +27,8 @@ func (l *Loop) watch() {
 	l.Engine.Watch(watched)
 }
 
-// propose lets the proposer do what is due. It does nothing if the decision is DoNotTouch, because another agent may control the gateway. Until
-// the files have been compared, it only shows the recorded state.
+// propose lets the proposer do what is due. It does nothing if the decision is to leave the gateway alone (DoNotTouch). Until the files have been
+// compared, it only shows the recorded state.
 func (l *Loop) propose(ctx context.Context) {
 	l.followDir() // a sync that was stopped may have closed it
 	defer func() { measureProposal(l.Metrics, l.proposal) }()

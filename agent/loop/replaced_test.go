@@ -38,6 +38,7 @@ type delivered struct {
 
 const titled = "projects/line/project.json"
 
+// deliveredTwice returns a loop that has delivered a commit with the title one, and then one with the title two. It calls between in between.
 func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	t.Helper()
 	dir := t.TempDir()
@@ -214,7 +215,7 @@ func TestDamagedManifest(t *testing.T) {
 	require.NoError(t, err)
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
-	b[20] ^= 1
+	b[20] ^= 1 // any byte
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, os.Chtimes(path, fi.ModTime(), fi.ModTime()))
 	d.save(`{"title": "of an unknown writer"}`)

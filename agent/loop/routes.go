@@ -19,8 +19,8 @@ type Route struct {
 	Serve   http.HandlerFunc
 }
 
-// Routes returns the routes of the agent's HTTP server. Their handlers read only the Loop's state and the audit record. They
-// contact neither git nor the gateway, and reveal no file contents or secrets.
+// Routes returns the routes of the agent's HTTP server. Their handlers read only the Loop's state, the audit record, and the
+// reports of what syncs changed. They contact neither git nor the gateway, and reveal no file contents or secrets.
 func (l *Loop) Routes() []Route {
 	h := handlers{l}
 	return []Route{{"GET /healthz", h.healthz}, {"GET /readyz", h.readyz}, {"GET /state", h.serveState}, {"GET /state/audit", h.serveAudit}, {"GET /state/diffs/{id}", h.serveDiff}}

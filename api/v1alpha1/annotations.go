@@ -28,7 +28,7 @@ const (
 	// drift. It does not deliver a commit that a restore or a rollback has blocked; stoker.io/retry does.
 	AnnotationForceSync = "stoker.io/force-sync"
 	// AnnotationConfirmDeletion is a commit, or its first 7 or more digits. It approves every mass deletion while this commit is the target,
-	// also on other gateways and under new rules. Changing it requires the verb update.
+	// also on other gateways and with another spec. Changing it requires the verb update.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
 	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value makes the agent of that gateway close its
 	// pull request and propose the changes again, based on the commit that the gateway runs now.
@@ -90,7 +90,7 @@ const (
 	// AnnotationProfile names the profile. Default: the profile with the name default.
 	AnnotationProfile = "stoker.io/profile"
 	// AnnotationGatewayName is the gateway's name. Default: the label app.kubernetes.io/name, unless it is ignition; else
-	// the label app.kubernetes.io/instance; else the pod's name. From the second pod of a StatefulSet on, the pod's ordinal is appended, as in -1.
+	// the label app.kubernetes.io/instance; else the pod's name. Except for the pod's name, later pods of a StatefulSet append their ordinal (-1).
 	AnnotationGatewayName = "stoker.io/gateway-name"
 	// AnnotationServicePath is the folder of the repository that this gateway gets. It has an effect only if the GatewaySync has no
 	// profiles.

@@ -12,7 +12,7 @@ import (
 const (
 	DefaultPollingInterval  = time.Minute
 	DefaultProgressDeadline = 10 * time.Minute
-	MinDuration             = time.Second    // of intervals and deadlines
+	MinDuration             = time.Second    // of intervals, deadlines and timeouts
 	MaxDuration             = 24 * time.Hour // of intervals and deadlines
 	DefaultRefreshInterval  = 10 * time.Minute
 	DefaultConfigAccount    = "stoker-config"

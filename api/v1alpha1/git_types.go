@@ -120,7 +120,7 @@ type SSHKeyAuth struct {
 	InsecureIgnoreHostKey bool `json:"insecureIgnoreHostKey,omitempty"`
 }
 
-// TokenAuth is a token for basic authentication. It is sent only to the host of the repository.
+// TokenAuth is a token for basic authentication.
 type TokenAuth struct {
 	// The token or password. For a registry also the key .dockerconfigjson of a Secret of the type kubernetes.io/dockerconfigjson.
 	// +required

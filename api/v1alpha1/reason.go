@@ -18,9 +18,10 @@ const (
 	ClassRetry Class = "retry"
 	// ClassHeld means that the work waits for a user or a policy.
 	ClassHeld Class = "held"
-	// ClassStalled means that no retry succeeds until a user changes the spec, the commit, a Secret or the gateway.
+	// ClassStalled means that a user must look at it: retries are not expected to succeed before the spec, the commit, a Secret or the gateway
+	// changes.
 	ClassStalled Class = "stalled"
-	// ClassNotInjected means that the pod has no agent.
+	// ClassNotInjected means that the injector added no agent to the pod.
 	ClassNotInjected Class = "not-injected"
 )
 

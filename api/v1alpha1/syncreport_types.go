@@ -80,7 +80,7 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	HandledRequest string `json:"handledRequest,omitempty"`
-	// The forceSync of the target that this gateway has handled.
+	// The annotation stoker.io/force-sync that this gateway has handled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	HandledForceSync string `json:"handledForceSync,omitempty"`

@@ -59,7 +59,7 @@ type Drift struct {
 	Files int `json:"files"`
 	Paths []struct {
 		Path string `json:"path"`
-		What string `json:"what"`
+		What string `json:"what"` // how the file was changed, such as modified
 	} `json:"paths"`
 }
 

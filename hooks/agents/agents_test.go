@@ -64,7 +64,7 @@ func TestAgentStateRoundTrip(t *testing.T) {
 	assert.Empty(t, Agent{gateway: "other"}.Snapshots(s))
 }
 
-// U5: a pod cannot choose where the reader's token goes, nor what the reader's client reads.
+// U5 of docs/internals/threats.md: a pod cannot choose where the reader's token goes, nor what the reader's client reads.
 func TestRedirectingPodIsRefused(t *testing.T) {
 	var stolen, paths []string
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen = append(stolen, r.Header.Get("Authorization")) }))
@@ -101,7 +101,7 @@ func TestRedirectingPodIsRefused(t *testing.T) {
 	}
 }
 
-// U4: the error says which right is missing.
+// U4 of docs/internals/threats.md: the error says which right is missing.
 func TestTextErrors(t *testing.T) {
 	pod := `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"line-0","namespace":"plant"},"spec":{"containers":[{"name":"stoker-agent"}]}}`
 	for name, c := range map[string]struct {

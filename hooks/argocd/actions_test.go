@@ -182,6 +182,8 @@ func TestApproveActions(t *testing.T) {
 	}
 }
 
+// The time of a request has the last nine digits of the resourceVersion as its fraction of a second. So two clicks on one version of the object
+// are one request. The time is valid for any other resourceVersion, too.
 func TestTwoClicksWithinOneSecond(t *testing.T) {
 	for _, name := range []string{"force-sync", "rollback"} {
 		gs := &v1alpha1.GatewaySync{}
@@ -211,7 +213,8 @@ func notes(gs *v1alpha1.GatewaySync) map[string]string {
 	return withoutBefore(gs.Annotations)
 }
 
-// withoutBefore removes what the request replaced: actions do not note it, because Argo CD withdraws no request.
+// withoutBefore removes the annotation in which the command line notes what a request replaced. Actions do not write it, because Argo CD
+// withdraws no request.
 func withoutBefore(annotations map[string]string) map[string]string {
 	left := map[string]string{}
 	for name, value := range annotations {

@@ -1,6 +1,6 @@
-// Package argocd holds the Argo CD integration: the health check and the actions of GatewaySyncs, and the notifications that Argo
-// CD sends to the receiver. The files have the layout of Argo CD's own resource_customizations. Go runs them only in tests. These
-// tests enumerate cases without concurrency, so `make test` runs them without the race detector, which would only slow them down.
+// Package argocd holds the Argo CD integration: the health checks and the actions of GatewaySyncs and ConfigSyncs, and the notifications of
+// Argo CD. The scripts have the layout of Argo CD's own resource_customizations. Go runs them only in tests. The tests in files with the build
+// tag !race enumerate cases without concurrency: the race detector would only slow them down.
 package argocd
 
 import (

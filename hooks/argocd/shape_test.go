@@ -18,8 +18,8 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// total verifies that both scripts handle any object. Argo CD shows a script error as health Unknown, which fails a sync.
-func total(t testing.TB, health, discovery *script, obj map[string]any) {
+// requireAnswers expects a valid answer of both scripts for any object. Argo CD shows a script error as health Unknown, which fails a sync.
+func requireAnswers(t testing.TB, health, discovery *script, obj map[string]any) {
 	t.Helper()
 	h := health.health(t, obj)
 	require.Contains(t, []string{"Healthy", "Progressing", "Degraded", "Suspended"}, h.Status)
@@ -71,10 +71,10 @@ func TestMalformedObjects(t *testing.T) {
 				obj = distorted
 			}
 		}
-		total(t, health, discovery, obj)
+		requireAnswers(t, health, discovery, obj)
 	}
 	for _, obj := range []map[string]any{nil, {}, {"status": nil}, {"metadata": "x", "spec": 1.0, "status": []any{}}} {
-		total(t, health, discovery, obj)
+		requireAnswers(t, health, discovery, obj)
 	}
 }
 
@@ -91,12 +91,12 @@ func FuzzObject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var obj map[string]any
 		if json.Unmarshal(raw, &obj) == nil {
-			total(t, health, discovery, obj)
+			requireAnswers(t, health, discovery, obj)
 		}
 	})
 }
 
-// The method run fails if a script exceeds its time limit.
+// The scripts handle large objects within the time limit of script.run.
 func TestLargeObjects(t *testing.T) {
 	health, discovery := load(t, "health.lua"), load(t, "actions/discovery.lua")
 	s := newScene(t)
@@ -104,11 +104,11 @@ func TestLargeObjects(t *testing.T) {
 		s.GatewaySync.Status.DiscoveredGateways = append(s.GatewaySync.Status.DiscoveredGateways,
 			v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("line-%04d", i), SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: commitA})
 	}
-	total(t, health, discovery, object(t, s.GatewaySync))
+	requireAnswers(t, health, discovery, object(t, s.GatewaySync))
 	long := strings.Repeat("x", 200_000)
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedAt} {
 		s.annotate(name, long)
-		total(t, health, discovery, object(t, s.GatewaySync))
+		requireAnswers(t, health, discovery, object(t, s.GatewaySync))
 	}
 	_, err := desiredref.Of(s.GatewaySync, "")
 	s.Ref = status.Ref{Polled: true, Err: err}

@@ -1,5 +1,5 @@
-// Package browser opens an address in the user's browser. Of all packages of the product, only this one starts another program: the one
-// that the operating system has for opening files, and only when the user asks for it (stoker ui --open).
+// Package browser opens an address in the user's browser. It starts the program that the operating system has for opening files, and only when
+// the user asks for it (stoker ui --open).
 package browser
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// U1: the arguments of the program, which other users of the machine can see, have no token.
+// U1 of docs/internals/threats.md: the arguments of the program, which other users of the machine can see, have no token.
 func TestOpenHidesTokenFromOtherUsers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the test replaces xdg-open")

@@ -59,7 +59,7 @@ type Bundle struct {
 // part is where a file of the archive is, in bytes.
 type part struct{ offset, size int64 }
 
-// Open reads the list of files of a bundle, and its index. It reads no sums; Verify does.
+// Open opens a bundle, and reads its list of files and its index. It compares no sums; Verify does. The caller must close the Bundle.
 func Open(name string) (_ *Bundle, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *Bundle) sum(ctx context.Context, name string) (string, error) {
 }
 
 // Verify compares the sums of all files, and checks that the images are complete. If key is not nil, SHA256SUMS must have a signature by
-// that key. Without a key, it finds damage, and no forgery.
+// that key. Without a key, it finds damage, but no forgery.
 func (b *Bundle) Verify(ctx context.Context, key *cosign.Key) error {
 	raw, err := b.read(Sums)
 	if err != nil {
@@ -233,7 +233,8 @@ func blobOf(d digest.Digest) string {
 	return blobs + d.Encoded()
 }
 
-// walk calls visit for each descriptor of the index, a root, and for each below it.
+// walk calls visit for each descriptor of the index, a root, and for each below it. What is below a descriptor is visited once, even if the
+// descriptor occurs again.
 func (b *Bundle) walk(visit func(root, d ocispec.Descriptor) error) error {
 	seen := map[digest.Digest]bool{}
 	var down func(root, d ocispec.Descriptor) error
@@ -291,7 +292,7 @@ func (b *Bundle) children(d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	return all, nil
 }
 
-// Fetch returns the content of a blob or manifest.
+// Fetch implements content.Fetcher of oras. It returns the content of a blob or manifest.
 func (b *Bundle) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	r, err := b.open(blobOf(d.Digest))
 	if err != nil {
@@ -300,7 +301,7 @@ func (b *Bundle) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, 
 	return io.NopCloser(r), nil
 }
 
-// Exists reports whether the bundle has a blob or manifest.
+// Exists implements content.ReadOnlyStorage of oras. It reports whether the bundle has a blob or manifest.
 func (b *Bundle) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	_, ok := b.parts[blobOf(d.Digest)]
 	return ok, nil

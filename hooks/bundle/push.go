@@ -29,8 +29,9 @@ type Registry struct {
 	HTTP bool   // without TLS
 }
 
-// Push copies the images and charts of the bundle, with what describes or signs them, to a registry. It reports each to done. What the
-// registry has is not sent again. Credentials are those of docker or podman login. Call Verify before.
+// Push copies the images and charts of the bundle, with what describes or signs them, to a registry. It calls done for each, with its name in
+// the registry and its tag. What the registry reports to have is not sent again. Credentials are those of docker or podman login. Call Verify
+// before.
 func (b *Bundle) Push(ctx context.Context, to Registry, done func(Image, string)) error {
 	images, err := b.Images()
 	if err != nil {

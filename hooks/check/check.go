@@ -18,7 +18,7 @@ import (
 // State is the outcome of a check.
 type State string
 
-// The states. Unknown means that the user may not read what the check needs.
+// The states. Unknown means that a check has no result, mostly because the user may not read what it needs.
 const (
 	OK      State = "ok"
 	Warning State = "warning"

@@ -159,15 +159,15 @@ func TestCheckInstallation(t *testing.T) {
 	assert.Contains(t, found[topicPods], "warning: no pod of namespace")
 
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-time.Hour))))
-	ready(t, l, namespace, "stoker-injector", 1)
+	setReadyPods(t, l, namespace, "stoker-injector", 1)
 	found = look(t, l)
 	assert.Contains(t, found[topicWebhook], "ok: ")
 	assert.Contains(t, found[topicInjector], "warning: Deployment "+namespace+"/stoker-injector: 1 of 2 pods are ready")
-	ready(t, l, namespace, "stoker-injector", 2)
+	setReadyPods(t, l, namespace, "stoker-injector", 2)
 	assert.True(t, strings.HasPrefix(look(t, l)[topicInjector], "ok: "))
 }
 
-func ready(t *testing.T, l Checker, namespace, name string, n int32) {
+func setReadyPods(t *testing.T, l Checker, namespace, name string, n int32) {
 	t.Helper()
 	d, err := l.Core.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func reporting(namespace string) authorizationv1.ResourceAttributes {
 	return authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "patch", Group: "stoker.io", Resource: "syncreports"}
 }
 
-const bad = `
+const badPods = `
 apiVersion: v1
 kind: Pod
 metadata: {name: naked, annotations: {ignition-sync.io/inject: "true", stoker.io/cr-name: plant}}
@@ -229,7 +229,7 @@ func TestCheckNamespace(t *testing.T) {
 	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[topicLeftovers])
 	assert.NotContains(t, found, topicLead)
 
-	cluster.ApplyYAML(t, namespace, bad+`---
+	cluster.ApplyYAML(t, namespace, badPods+`---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: stoker-agent}
@@ -241,7 +241,7 @@ kind: SyncTarget
 metadata: {name: plant}
 spec: {format: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
 `)
-	status(t, l, "plant", `{"status":{"observedGeneration":1,"confirmedAt":"`+time.Now().UTC().Format(time.RFC3339)+`","discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
+	patchStatus(t, l, "plant", `{"status":{"observedGeneration":1,"confirmedAt":"`+time.Now().UTC().Format(time.RFC3339)+`","discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 	assert.Contains(t, look(t, l)[topicBindings], "failed: ClusterRole stoker-agent of the agents does not exist")
@@ -261,7 +261,7 @@ spec: {format: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC()
 	assert.Contains(t, look(t, l)[topicLead], "warning: plant: good-abc renewed its lock at")
 }
 
-// The same rule says in stoker status that no agent leads. The API server's record of a renewal counts, not the clock of the lead's node.
+// The rule is that of stoker status. The time at which the API server recorded a renewal counts, not the clock of the lead's node.
 func TestLead(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	for name, c := range map[string]struct {
@@ -296,7 +296,7 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// The API server evaluates every kind of binding, and groups.
+// The check finds a right that comes from any kind of binding, also from one to a group.
 func TestBindingsOfAgents(t *testing.T) {
 	cluster := kubetest.Control(t)
 	cluster.ApplyYAML(t, "", reportingRole)
@@ -379,7 +379,7 @@ func (p onePerPage) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestListsAreReadCompletely(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, gateways+"---"+bad)
+	cluster.ApplyYAML(t, namespace, gateways+"---"+badPods)
 	config := rest.CopyConfig(cluster.RESTConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onePerPage{next} })
 	found := look(t, checker(t, config, namespace))
@@ -410,7 +410,7 @@ func TestCheckAgentDoesNotStart(t *testing.T) {
 	}
 }
 
-const earlier = `
+const earlierObjects = `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: plant, finalizers: [stoker.io/finalizer]}
@@ -430,7 +430,7 @@ spec: {containers: [{name: gateway, image: gateway}], initContainers: [{name: st
 func TestCheckLeftoversAndWarnings(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, earlier)
+	cluster.ApplyYAML(t, namespace, earlierObjects)
 	found := look(t, checker(t, cluster.RESTConfig(), namespace))
 	assert.Contains(t, found[topicLeftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
 	assert.Contains(t, found[topicSyncs], "warning: plant: spec.git.repo: http:// is not encrypted")
@@ -438,7 +438,7 @@ func TestCheckLeftoversAndWarnings(t *testing.T) {
 	assert.Contains(t, found[topicPods], "failed: old: its container stoker-agent belongs to another program")
 }
 
-func status(t *testing.T, l Checker, name, patch string) {
+func patchStatus(t *testing.T, l Checker, name, patch string) {
 	t.Helper()
 	syncs := kube.GatewaySyncs(l.Dynamic, l.Namespace)
 	gs, err := syncs.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -450,7 +450,7 @@ func status(t *testing.T, l Checker, name, patch string) {
 	require.NoError(t, err)
 }
 
-// The user may read pods but may not ask for the rights of others.
+// The user may not ask for the rights of others.
 func TestBindingsWithoutRightToReviewAreUnknown(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)

@@ -172,7 +172,8 @@ func (c Checker) injector(ctx context.Context) Finding {
 	return deployments(topicInjector, list, "pods start without agents")
 }
 
-// installed returns the Deployments of a part of Stoker in the namespace where it is installed, and that namespace.
+// installed returns the Deployments of a part of Stoker in the namespace where it is installed, and that namespace. If no webhook configuration
+// names the namespace, it is releaseNamespace.
 func (c Checker) installed(ctx context.Context, component string) (namespace string, list []*appsv1.Deployment, err error) {
 	namespace, err = systemNamespace(ctx, c.Clients)
 	if apierrors.IsNotFound(err) {

@@ -159,8 +159,8 @@ func agentWaitReason(p *corev1.Pod) string {
 	return ""
 }
 
-// maxReviews bounds the ServiceAccounts whose rights are checked. Each costs a request, one after the other, and all checks together
-// have half a minute.
+// maxReviews bounds the ServiceAccounts of agents whose rights are checked, and also the Secrets of callers that a receiver must read. Each costs
+// a request or more, one after the other, and all checks together have half a minute.
 const maxReviews = 50
 
 // bindings checks whether the ServiceAccounts of the agents have the right to report. It asks the API server, which knows every

@@ -24,7 +24,7 @@ type account struct{ namespace, name string }
 // receivers are the ServiceAccounts of the receivers in the cluster.
 type receivers struct {
 	accounts []account
-	// hidden is true if the user may not list receivers. Then accounts has the one that the documentation installs.
+	// hidden is true if the receivers could not be listed. Then accounts has the one of a receiver in releaseNamespace.
 	hidden bool
 }
 

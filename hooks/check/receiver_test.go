@@ -75,8 +75,8 @@ func newPerson(t *testing.T, cluster *kubetest.Cluster) person {
 	return person{t, cluster, bin}
 }
 
-// heeds runs the first command in the lines.
-func (p person) heeds(lines string) {
+// runFirst runs the first command in the lines. A constant replaces the random value of openssl.
+func (p person) runFirst(lines string) {
 	p.t.Helper()
 	_, command, ok := strings.Cut(lines, ": kubectl ")
 	require.True(p.t, ok, lines)
@@ -98,7 +98,7 @@ func configured(t *testing.T, cluster *kubetest.Cluster, system string) {
 	})
 }
 
-// The test runs the commands exactly as printed, until no finding remains.
+// The test runs the commands as printed, but for the value of openssl, until no finding has failed.
 func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
@@ -114,7 +114,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 
 	cluster.ApplyYAML(t, system, withReceiver)
 	assert.Contains(t, look(t, l)[topicReceiver], "failed: Deployment "+system+"/stoker-receiver has no ready pod: requests over HTTP fail")
-	ready(t, l, system, "stoker-receiver", 2)
+	setReadyPods(t, l, system, "stoker-receiver", 2)
 	found = look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: Deployment "+system+"/stoker-receiver: 2 pods are ready\n")
 	assert.Contains(t, found, "failed: line: the receiver may not read Secret line-webhook and rejects every request: list {namespace: "+namespace+", name: line-webhook} in webhookReceiver.secrets, or run: kubectl ")
@@ -125,7 +125,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 
 	who := newPerson(t, cluster)
 	for range 6 { // sequence: two commands for each of three objects
-		who.heeds(look(t, l)[topicReceiver])
+		who.runFirst(look(t, l)[topicReceiver])
 	}
 	found = look(t, l)[topicReceiver]
 	assert.Contains(t, found, "ok: line: the receiver may read Secret line-webhook\n")
@@ -140,7 +140,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	found = look(t, l)[topicReceiver]
 	assert.Equal(t, 1, strings.Count(found, "failed: "), found)
 	assert.Contains(t, found, "failed: mill: Secret mill-webhook has no value for the key token")
-	who.heeds(found)
+	who.runFirst(found)
 	assert.NotContains(t, look(t, l)[topicReceiver], "failed")
 }
 
@@ -251,7 +251,7 @@ func TestCheckDryRun(t *testing.T) {
 	}
 }
 
-// An API server that does not answer says nothing about the pod.
+// If the API server does not answer, the finding is Unknown, and DryRun returns an error.
 func TestUnansweredDryRun(t *testing.T) {
 	busy := apierrors.NewTooManyRequestsError("busy")
 	for name, c := range map[string]struct {
@@ -259,9 +259,9 @@ func TestUnansweredDryRun(t *testing.T) {
 		err      error
 		state    State
 	}{
-		"review":    {"selfsubjectaccessreviews", busy, Unknown},
-		"dry run":   {"pods", busy, Unknown},
-		"a refusal": {"pods", apierrors.NewBadRequest("no"), Warning},
+		"rights not answered":  {"selfsubjectaccessreviews", busy, Unknown},
+		"dry run not answered": {"pods", busy, Unknown},
+		"dry run refused":      {"pods", apierrors.NewBadRequest("no"), Warning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core := clientset.New()
@@ -282,12 +282,12 @@ func TestCompareVersions(t *testing.T) {
 		want  []string // problems
 	}{
 		"one version":                 {[]Part{{Name: "stoker", Version: "0.3.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
-		"patches":                     {[]Part{{Name: "stoker", Version: "0.3.9"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
+		"another patch version":       {[]Part{{Name: "stoker", Version: "0.3.9"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
 		"one minor apart":             {[]Part{{Name: "stoker", Version: "0.4.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", ""}},
 		"two minors apart":            {[]Part{{Name: "stoker", Version: "0.5.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"", "too old beside 0.5.0: upgrade it"}},
 		"an old command line":         {[]Part{{Name: "stoker", Version: "0.1.0"}, {Name: "injector", Version: "0.3.0"}}, []string{"too old beside 0.3.0: upgrade it", ""}},
-		"agents of last year":         {[]Part{{Name: "injector", Version: "0.6.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", ""}},
-		"agents of earlier":           {[]Part{{Name: "injector", Version: "0.7.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", "too old beside 0.7.0: restart their pods"}},
+		"agents four minors older":    {[]Part{{Name: "injector", Version: "0.6.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", ""}},
+		"agents five minors older":    {[]Part{{Name: "injector", Version: "0.7.0"}, {Name: agents, Version: "0.2.0"}}, []string{"", "too old beside 0.7.0: restart their pods"}},
 		"agents newer than the rest":  {[]Part{{Name: "injector", Version: "0.1.0"}, {Name: agents, Version: "0.3.0"}}, []string{"", "newer than 0.1.0: upgrade the release, or restart their pods"}},
 		"a pod that reports anything": {[]Part{{Name: "injector", Version: "0.1.0"}, {Name: "receiver", Version: "0.1.0"}, {Name: agents, Version: "999.0.0"}}, []string{"", "", "newer than 0.1.0: upgrade the release, or restart their pods"}},
 		"only agents":                 {[]Part{{Name: "stoker", Version: "dev"}, {Name: agents, Version: "0.1.0"}}, []string{`unknown: "dev" is not the version of a release`, ""}},

@@ -62,8 +62,8 @@ func Versions(ctx context.Context, c kube.Clients, namespace, own string) ([]Par
 	return parts, nil
 }
 
-// systemNamespace returns the namespace that the webhook configuration names. What others have is not Stoker's: the owner of a namespace can
-// label any Deployment there. Its error is NotFound if the configuration names none.
+// systemNamespace returns the namespace that the webhook configuration names. Callers must trust Deployments with Stoker's labels only in that
+// namespace: the owner of another one can label any Deployment. Its error is NotFound if there is no configuration, or if it names no Service.
 func systemNamespace(ctx context.Context, c kube.Clients) (string, error) {
 	w, err := c.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	switch {
@@ -93,8 +93,8 @@ func installedParts(ctx context.Context, c kube.Clients) ([]Part, error) {
 	return parts, nil
 }
 
-// Compare sets the problem of each part that does not work together with the newest. An agent never counts as the newest: a pod can report any
-// version.
+// Compare sets the problem of each part that does not work together with the newest, or whose version is not that of a release. An agent never
+// counts as the newest: a pod can report any version.
 func Compare(parts []Part) {
 	var newest *semver.Version
 	versions := make([]*semver.Version, len(parts))

@@ -27,21 +27,21 @@ type Source struct {
 	Contexts func() []string
 }
 
-// Register adds completions to the commands directly below root. The error names flags that do not exist.
+// Register adds completions to root and to the commands directly below it. The error names flags that do not exist.
 func Register(root *cobra.Command, from Source) error {
 	var errs []error
 	for _, command := range root.Commands() {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = from.args
 		}
-		requesters := sender.Names()
+		by := sender.Names()
 		if command.Name() == "status" {
-			requesters = []string{"commit"}
+			by = []string{"commit"}
 		}
 		if command.Flags().Lookup("contexts") != nil {
 			errs = append(errs, command.RegisterFlagCompletionFunc("contexts", from.contextLists))
 		}
-		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": requesters} {
+		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": by} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}

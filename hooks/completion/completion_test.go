@@ -55,7 +55,7 @@ func TestCompletions(t *testing.T) {
 			root := &cobra.Command{Use: "stoker"}
 			root.PersistentFlags().String("namespace", "", "")
 			root.PersistentFlags().String("context", "", "")
-			for _, use := range []string{"set-ref NAME [REF]", "approve NAME [STAGE]"} {
+			for _, use := range []string{"set-ref NAME [REF]", "approve NAME [STAGE]"} { // each with flags that the real program has on several commands
 				command := &cobra.Command{Use: use, Run: func(*cobra.Command, []string) {}}
 				for _, flag := range []string{"to", "renew", "output"} {
 					command.Flags().String(flag, "", "")
@@ -68,7 +68,7 @@ func TestCompletions(t *testing.T) {
 			root.SetErr(&bytes.Buffer{})
 			root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, c.args...))
 			require.NoError(t, root.ExecuteContext(t.Context()))
-			assert.Equal(t, c.want+":4\n", out.String())
+			assert.Equal(t, c.want+":4\n", out.String()) // 4 is cobra.ShellCompDirectiveNoFileComp
 		})
 	}
 	assert.Error(t, Register(&cobra.Command{Use: "stoker"}, source), "Register must fail without the flags --namespace and --context")

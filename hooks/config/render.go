@@ -95,7 +95,8 @@ func (x *flags) applied(ctx context.Context, of *v1alpha1.ConfigSync) (*v1alpha1
 	case err != nil: // without the inventory, the diff would not show what a run deletes
 		return nil, p.Explain(of.Name, err)
 	default:
-		// With the defaults of the API server. A user who may not write it gets the diff of a changed spec.
+		// A dry-run update adds the defaults of the API server. If the user may not update the ConfigSync, the defaults are missing, so the
+		// spec may count as changed.
 		withDefaults := func(spec v1alpha1.ConfigSyncSpec) v1alpha1.ConfigSyncSpec {
 			next := cs.DeepCopy()
 			next.Spec = spec

@@ -135,6 +135,7 @@ var wanted = map[string]want{
 	"files of other tools": {mappings: "- **/.editorconfig\n- **/.vscode/\ndefault: projects > projects !\n", left: []string{"web/"}},
 }
 
+// sharedBoth are the mappings of the folder shared in the tree "shared and sites".
 const sharedBoth = "shared/projects > projects\nshared/config > config\n"
 
 // perSite returns the mappings of a profile with projects and configuration, after those of shared folders.
@@ -156,7 +157,7 @@ func TestTreesOfAllShapes(t *testing.T) {
 				assert.Positive(t, c.Files, c.Profile)
 			}
 			if tree.Name == "strange names" {
-				return // TestStrangeNames
+				return // TestStrangeNames checks the rest
 			}
 			w, ok := wanted[tree.Name]
 			require.True(t, ok)
@@ -173,7 +174,8 @@ func TestTreesOfAllShapes(t *testing.T) {
 	}
 }
 
-// A name of a folder ends neither a comment nor a scalar, is not a template, and a folder that a mapping cannot name is left out.
+// In the written YAML, the name of a folder ends neither a comment nor a scalar, and is not a template. A folder that a mapping cannot name is
+// left out.
 func TestStrangeNames(t *testing.T) {
 	i := slices.IndexFunc(createtest.Trees(), func(tree createtest.Tree) bool { return tree.Name == "strange names" })
 	r, _ := created(t, commit(t, createtest.Trees()[i].Edits...), nil)
@@ -202,7 +204,7 @@ func TestPointersOfLFS(t *testing.T) {
 	assert.Equal(t, []string{"projects/press/com.x.y/images/a.png: pointers of Git LFS, and the agent refuses a commit with them: commit the files without LFS, or exclude them"}, r.Warnings)
 }
 
-// What an example's author wrote delivers the same files.
+// The GatewaySync that is created for the tree of an example delivers the same files as the one that the example has.
 func TestExamplesDeliverTheSameFiles(t *testing.T) {
 	for example, gateways := range map[string][]struct{ name, profile, annotation string }{
 		"single":        {{name: "press"}},
@@ -274,10 +276,10 @@ func TestNothingOfIgnition(t *testing.T) {
 		edits []gitserver.Edit
 		says  string
 	}{
-		"other files": {[]gitserver.Edit{gitserver.Write("src/main.go", ""), gitserver.Write("README.md", "")}, "nothing of Ignition was found: a project is a folder with a project.json"},
-		"too large":   {[]gitserver.Edit{gitserver.Write("a/project.json", `{"title":"`+strings.Repeat("a", 1<<20)+`"}`)}, "nothing of Ignition was found"},
-		"no files":    {nil, "the tree has no files"},
-		"other tools": {[]gitserver.Edit{gitserver.Write("web/project.json", `{"name":"web","targets":{}}`)}, "The tree has web/"},
+		"other files":                  {[]gitserver.Edit{gitserver.Write("src/main.go", ""), gitserver.Write("README.md", "")}, "nothing of Ignition was found: a project is a folder with a project.json"},
+		"project.json too large":       {[]gitserver.Edit{gitserver.Write("a/project.json", `{"title":"`+strings.Repeat("a", 1<<20)+`"}`)}, "nothing of Ignition was found"},
+		"no files":                     {nil, "the tree has no files"},
+		"project.json of another tool": {[]gitserver.Edit{gitserver.Write("web/project.json", `{"name":"web","targets":{}}`)}, "The tree has web/"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := commit(t, c.edits...)
@@ -326,7 +328,7 @@ func TestReadsAreBounded(t *testing.T) {
 	e := &endless{}
 	_, err := create.GatewaySync(create.Input{Name: "plant", Git: v1alpha1.GitSpec{Repo: "https://git.example.com/a.git", Ref: "main"}, Source: e})
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""))
-	assert.Less(t, e.trees, 1100)
+	assert.Less(t, e.trees, 1100) // of 1,001 entries each, until there are a million
 }
 
 // A pattern of .gitattributes that takes years to match is ignored.

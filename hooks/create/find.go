@@ -219,10 +219,10 @@ func (f *finder) addCollections(d *dir, list []collection) {
 
 // maxStray is the number of other files up to which a folder of projects is mapped as a whole without them. If there are more, or another
 // folder, each project is mapped. For a project that is the root of the repository, maxStray counts other folders, too; if there are more,
-// project.json and the folder of each module are mapped.
+// project.json and the folder of each module are mapped. It also bounds the names with a dot at their start that are excluded.
 const maxStray = 8
 
-// addProjects adds the projects of a folder. d is nil if the root of the repository is a project.
+// addProjects adds the projects of a folder. d is nil if the root of the tree that is read is a project.
 func (f *finder) addProjects(d *dir, list []project) {
 	if d == nil {
 		p := list[0]
@@ -250,7 +250,7 @@ func (f *finder) addProjects(d *dir, list []project) {
 	}
 }
 
-// addRootProject adds the project that is the root of the repository, without what does not belong to a project.
+// addRootProject adds the project that is the root of the tree that is read, without what does not belong to a project.
 func (f *finder) addRootProject(p project) {
 	dest := projectsDir + "/" + p.name
 	var stray []string

@@ -310,7 +310,8 @@ func countFiles(n int) string {
 	return fmt.Sprintf("%d such files", n)
 }
 
-// overlap returns the paths of files that two units write with different contents. The file that marks a collection may be in each.
+// overlap returns the paths of files that two units write with different contents. It ignores what agents never write, .gitattributes, and
+// config-mode.json, which marks each collection.
 func overlap(a *unit, aDest string, b *unit, bDest string) []string {
 	if a.dir == nil || b.dir == nil {
 		return nil
@@ -351,7 +352,7 @@ func overlap(a *unit, aDest string, b *unit, bDest string) []string {
 	return both
 }
 
-// checkSharedName warns if several gateways get the same system name.
+// checkSharedName warns if several gateways of a profile get the same system name. It does not for the only profile of a GatewaySync.
 func (x *inspector) checkSharedName(p *profile) {
 	if from := p.sharedName(); from != nil && len(x.profiles) > 1 {
 		x.warnings = append(x.warnings, fmt.Sprintf("%s sets the same system name on several gateways: the annotation %s of the pods of profile %s gives each its own",

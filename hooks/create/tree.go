@@ -139,7 +139,7 @@ func (d *dir) child(rel string) *dir {
 	return d
 }
 
-// walk calls f for the directory and all below it, until f returns false for a directory.
+// walk calls f for the directory and for those below it. If f returns false for a directory, it skips those below that one.
 func (d *dir) walk(f func(*dir) bool) {
 	if !f(d) {
 		return

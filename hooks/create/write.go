@@ -40,7 +40,7 @@ func (w *yamlWriter) line(indent int, format string, args ...any) {
 	w.WriteString("\n")
 }
 
-// comment writes a comment, on lines of at most 110 characters.
+// comment writes a comment, and breaks its text into lines of at most 110 bytes. A longer word has a line of its own.
 func (w *yamlWriter) comment(indent int, format string, args ...any) {
 	const width = 110
 	line := ""
@@ -64,7 +64,8 @@ func oneLine(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// scalar returns a string as a YAML scalar. It is not quoted if YAML reads the text as the same string.
+// scalar returns a string as a YAML scalar. It is quoted if YAML would read the text as something else, and also if it has a character that
+// is special in YAML.
 func scalar(s string) string {
 	var back any
 	plainSafe := printable(s) && !strings.ContainsAny(s, "#\"'") && !strings.Contains(s, ": ")

@@ -74,7 +74,7 @@ NO_PROXY.`,
 	return command
 }
 
-// Notify sends notifications while this replica holds the Lease, until ctx is done. It adds to config what it connects to.
+// Notify sends notifications while this replica holds the Lease, until ctx is done. It sets the fields of config that read and write the cluster.
 func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon.Settings) error {
 	reg := daemon.Registry()
 	counters := metrics.NewNotifier(reg, cluster.Version)
@@ -98,7 +98,7 @@ func Notify(ctx context.Context, cluster Cluster, config notify.Config, s daemon
 		c := config
 		c.Core, c.Now, c.Changed, c.ConfigSyncs, c.Sent = cluster.Core, cluster.Now, changed, configSyncs, counters.Notification
 		c.List = func() ([]*v1alpha1.GatewaySync, bool) {
-			complete := watch.HasSynced() && len(watch.Undecodable()) == 0 // before the list
+			complete := watch.HasSynced() && len(watch.Undecodable()) == 0 // read before the list: later, the list may have been incomplete
 			return watch.List(), complete
 		}
 		c.Load = func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) }

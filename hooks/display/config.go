@@ -86,7 +86,7 @@ func ConfigPlan(p *plan.Plan) *output.Result {
 	return r
 }
 
-// Orphans returns a table of objects that no inventory has.
+// Orphans returns a table of objects that have the mark of a ConfigSync and are not in its inventory.
 func Orphans(ids []manifest.ID) *output.Result {
 	list := []PlannedObject{}
 	r := &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME"}}
@@ -118,7 +118,7 @@ func ConfigState(cs *v1alpha1.ConfigSync) ConfigReady {
 	return ConfigReady{string(c.Status), v1alpha1.Reason(c.Reason), c.Message, c.LastTransitionTime.Time}
 }
 
-// ConfigSyncs returns a table of ConfigSyncs.
+// ConfigSyncs returns a table of ConfigSyncs. It removes the managed fields of list.
 func ConfigSyncs(list []*v1alpha1.ConfigSync) *output.Result {
 	r := &output.Result{Head: []string{"NAME", "REVISION", "TARGETS", "READY", "STATUS"}}
 	items := []any{}

@@ -60,7 +60,8 @@ func AuditRecords(list []audit.Entry, web giturl.Web) *output.Result {
 	return r
 }
 
-// projects returns the names of at most two projects of a record, and how many more it has. A gateway can write anything to its record.
+// projects returns the names of at most two projects of a record, and how many more it has. A gateway can write anything to its record, so the
+// number may be smaller than that of the names.
 func projects(a audit.Entry) string {
 	names := a.ProjectNames[:min(len(a.ProjectNames), 2)]
 	text := plan.Enumerate(names, len(names))

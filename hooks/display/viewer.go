@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// redrawInterval is how often an unchanged status is drawn again, because ages grow.
+// redrawInterval is how often an unchanged status is drawn again, because the size of the terminal may have changed.
 const redrawInterval = 5 * time.Second
 
 // Viewer shows a GatewaySync while it changes: as a table that it redraws on a terminal, otherwise as a line for each change.

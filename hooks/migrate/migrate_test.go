@@ -266,8 +266,8 @@ func TestEvictionOrder(t *testing.T) {
 			now := metav1.Now()
 			p.DeletionTimestamp, p.Finalizers = &now, []string{"example.com/x"}
 		})}, []string{migrate.ByHand}},
-		"name left out": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", unnamed)}, []string{migrate.Evict, migrate.ByHand}},
-		"name left out, another not ready": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", func(p *corev1.Pod) {
+		"GatewaySync not named": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", unnamed)}, []string{migrate.Evict, migrate.ByHand}},
+		"GatewaySync not named, itself not ready": {[]runtime.Object{foreignPod("line-0", nil), foreignPod("line-1", func(p *corev1.Pod) {
 			unnamed(p)
 			notReady(p)
 		})}, []string{migrate.ByHand, migrate.Evict}},
@@ -316,7 +316,7 @@ func TestUnreadableWebhooks(t *testing.T) {
 	assert.Contains(t, list[0].Why, "the webhook configurations cannot be read")
 }
 
-// If the API server does not answer, the plan fails, and tells the operator to do nothing by hand.
+// If the API server does not answer, the plan fails, and has no step for the pod.
 func TestUnknownReplacement(t *testing.T) {
 	busy := apierrors.NewTooManyRequestsError("busy")
 	for name, set := range map[string]func(*migrate.Finder, *clientset.Fake){

@@ -119,7 +119,7 @@ func (c *Checkout) Verify(ctx context.Context, v *repo.Verifier, at repo.Resolut
 	return c.store.Verify(ctx, v, c.remote, at.Commit, ref)
 }
 
-// Resolve returns the commit of a ref. HEAD is the commit that is checked out.
+// Resolve returns the commit of a ref. HEAD of a local clone is the commit that is checked out.
 func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, error) {
 	ref, err := repo.ParseRef(name)
 	if err != nil {

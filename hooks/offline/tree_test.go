@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -116,14 +115,14 @@ func TestPlanForNewGateway(t *testing.T) {
 	assert.Equal(t, map[string]string{"projects/a/x.json": "{}", "config/names/n.txt": "line-1 runs main"}, content(t, tree))
 	changes, err := tree.From(&Tree{})
 	require.NoError(t, err)
-	assert.True(t, maps.Equal(map[string]int{"Added": 2}, map[string]int{"Added": changes.Counts().Added}))
+	assert.Equal(t, 2, changes.Counts().Added)
 	_, err = tree.Read("projects/a/x.json", 1)
 	assert.ErrorContains(t, err, "larger")
 	_, err = tree.Read("nothing", 1)
 	assert.ErrorContains(t, err, "there is no file")
 }
 
-func TestForbiddenFiles(t *testing.T) {
+func TestInvalidJSON(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Write("projects/a/x.json", "{"))
 	tree := open(t, r.Dir).at(t, "main")
@@ -133,7 +132,7 @@ func TestForbiddenFiles(t *testing.T) {
 	assert.ErrorContains(t, err, "projects/a/x.json:1:")
 }
 
-// The commands that plan have a timeout, and end on Ctrl-C.
+// The checks of a tree end with the context of Tree, so that commands have a timeout and end on Ctrl-C.
 func TestCanceledPlan(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
@@ -151,7 +150,7 @@ func TestCanceledPlan(t *testing.T) {
 	assert.ErrorIs(t, err, late)
 }
 
-func TestMissingCommit(t *testing.T) {
+func TestMissingCommitAndClone(t *testing.T) {
 	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
 	r.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	c := open(t, r.Dir)
@@ -184,7 +183,7 @@ func TestEmbeddedSecrets(t *testing.T) {
 				return
 			}
 			assert.Empty(t, faults)
-			require.Len(t, changes.Warnings, 2, "and names is missing")
+			require.Len(t, changes.Warnings, 2, "the first is that the commit has no folder names")
 			assert.Contains(t, changes.Warnings[1], "projects/p/project.json")
 			assert.NotContains(t, changes.String(), "planted")
 			assert.Contains(t, changes.String(), "embedded secrets are in git", "the plan must warn about the secrets")

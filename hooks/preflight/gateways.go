@@ -201,7 +201,7 @@ const noSource = ".stoker/preflight/nothing"
 // planAlone plans each mapping on its own, and returns all errors. first is the error of the plan of all mappings, which ended there.
 func (r *run) planAlone(ctx context.Context, repository *offline.Checkout, at repo.Resolution, g offline.Gateway, first error) []error {
 	all := g.Profile.Mappings
-	if len(all) < 2 || g.Profile.Profile == "" { // a single mapping of a service path may be missing
+	if len(all) < 2 || g.Profile.Profile == "" { // a service path needs only one of its folders, so a folder alone may be missing
 		return []error{first}
 	}
 	g.Profile.SystemName, g.Profile.SystemNameTemplate = "", "" // its file may come with another mapping

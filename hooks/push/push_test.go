@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/test/ociregistry"
 )
 
-// run runs the command.
+// run runs stoker push.
 func run(t *testing.T, args ...string) (stdout string, err error) {
 	t.Helper()
 	var out, talk bytes.Buffer
@@ -119,9 +119,9 @@ func TestPushFails(t *testing.T) {
 		"an invalid tag":       {registry.Repo() + ":-", "main", "is not a tag"},
 		"a path agents refuse": {registry.Repo() + ":1", "backslash", "agents would refuse the artifact"},
 		"a password, no tag":   {"oci://ci:S3CR3T@registry.example.com/line", "main", "has no tag"},
-		"a password, no path":  {"oci://ci:S3CR3T@registry.example.com", "main", ""},
+		"a password, no path":  {"oci://ci:S3CR3T@registry.example.com", "main", ""}, // any error
 		"a password, no oci":   {"https://ci:S3CR3T@registry.example.com/line:1", "main", "not the address of a registry"},
-		"a registry with TLS":  {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
+		"oci:// without TLS":   {strings.Replace(registry.Repo(), "oci+http", "oci", 1) + ":1", "main", "oci+http://"},
 		"no such directory":    {registry.Repo() + ":1", "", "open the clone"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestPushFails(t *testing.T) {
 	})
 }
 
-// A push uses the file that a login writes.
+// A push uses the file that docker login or podman login writes, in each place that a variable of the environment names.
 func TestLogins(t *testing.T) {
 	dir := t.TempDir()
 	clone := gitserver.NewRepo(t, filepath.Join(dir, "line.git"))

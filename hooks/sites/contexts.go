@@ -21,8 +21,8 @@ import (
 )
 
 // Select returns the clusters of the contexts that a value of --contexts names, or the one of the flags of kubectl if it is "". A cluster that
-// connect cannot find is among them, with the reason; with "", that reason is the error. skipped has the contexts that the value all leaves out,
-// because another one shows the same.
+// connect cannot find is among them, with the reason as its Err. If contexts is "", err is that reason, too. skipped has the contexts that the
+// value all leaves out, because another one shows the same.
 func Select(set *pflag.FlagSet, flags *genericclioptions.ConfigFlags, contexts string, allNamespaces bool,
 	connect func(flags *genericclioptions.ConfigFlags, several bool) (kube.Clients, string, error)) (list []Site, skipped []string, err error) {
 	site := func(flags *genericclioptions.ConfigFlags, context string, several bool) Site {
@@ -63,12 +63,12 @@ func checkFlags(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// flagsFor returns the flags of kubectl for a context, with the kubeconfig, the namespace, the timeout and the impersonation of others.
-func flagsFor(of *genericclioptions.ConfigFlags, context string) *genericclioptions.ConfigFlags {
+// flagsFor returns the flags of kubectl for a context. The kubeconfig, the namespace, the timeout and the impersonation are those of base.
+func flagsFor(base *genericclioptions.ConfigFlags, context string) *genericclioptions.ConfigFlags {
 	f := genericclioptions.NewConfigFlags(true)
 	f.CacheDir, f.Username, f.Password = nil, nil, nil
-	f.Context, f.KubeConfig, f.Namespace, f.Timeout, f.WrapConfigFn = &context, of.KubeConfig, of.Namespace, of.Timeout, of.WrapConfigFn
-	f.Impersonate, f.ImpersonateUID, f.ImpersonateGroup, f.ImpersonateUserExtra = of.Impersonate, of.ImpersonateUID, of.ImpersonateGroup, of.ImpersonateUserExtra
+	f.Context, f.KubeConfig, f.Namespace, f.Timeout, f.WrapConfigFn = &context, base.KubeConfig, base.Namespace, base.Timeout, base.WrapConfigFn
+	f.Impersonate, f.ImpersonateUID, f.ImpersonateGroup, f.ImpersonateUserExtra = base.Impersonate, base.ImpersonateUID, base.ImpersonateGroup, base.ImpersonateUserExtra
 	return f
 }
 
@@ -93,8 +93,8 @@ const allContexts = "all"
 const maxSites = 64
 
 // chosen returns the contexts that a value of --contexts names: all, or a list with commas. same means that the same namespaces are read
-// of every cluster, whatever a context says. Of all, it skips each context that leads to the same namespace of the same cluster as another
-// one: its gateways would count twice. The current context is preferred.
+// of every cluster, whatever a context says. For the value all, it skips each context that leads to the same namespace of the same cluster as
+// another one: its gateways would count twice. It keeps the current context if that is one of them.
 func chosen(config api.Config, value string, same bool) (names, skipped []string, err error) {
 	if value != allContexts {
 		for name := range strings.SplitSeq(value, ",") {

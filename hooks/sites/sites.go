@@ -29,7 +29,7 @@ type Site struct {
 	Context   string // name of the context of the kubeconfig
 	Namespace string // "" for all
 	Clients   kube.Clients
-	// Err is why the context does not lead to a cluster; Clients is then unset.
+	// Err is why the context does not lead to a cluster; Clients is then unset. In an Answer, Err may also be why its GatewaySyncs cannot be read.
 	Err error
 }
 
@@ -92,7 +92,7 @@ func (s Site) ask(ctx context.Context) Answer {
 	return a
 }
 
-// Named returns a with only the GatewaySync of each namespace that has this name.
+// Named returns the answer without ConfigSyncs, and with only the GatewaySync of each namespace that has this name.
 func (a Answer) Named(name string) Answer {
 	a.Fleets = slices.DeleteFunc(slices.Clone(a.Fleets), func(gs *v1alpha1.GatewaySync) bool { return gs.Name != name })
 	a.Undecodable = slices.DeleteFunc(slices.Clone(a.Undecodable), func(u *kube.UndecodableError) bool { return u.Kind != v1alpha1.KindGatewaySync || u.Name != name })
@@ -120,7 +120,7 @@ func Problem(err error, kind kube.Kind) string {
 	return "no answer: " + output.Shorten(Cause(err).Error())
 }
 
-// Cause returns an error without the method and the URL of the request: it names the address that was dialed, too.
+// Cause returns an error without the method and the URL of the request. What remains names the address that was dialed.
 func Cause(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		return failed.Err
@@ -133,8 +133,8 @@ func LeadsUnread() string {
 	return "SyncTargets cannot be read, so it takes up to " + v1alpha1.ConfirmedFor.String() + " to notice that no agent leads any more"
 }
 
-// Gaps returns what could not be read of sites that answered, a line each, and the number of those that did not. rejected means that all
-// of them rejected the user.
+// Gaps returns what could not be read of sites that answered, a line each, and the number of sites that did not answer. rejected means that
+// each of the latter rejected the user; it is true if there are none.
 func Gaps(list []Answer) (notes []string, silent int, rejected bool) {
 	rejected = true
 	for _, a := range list {
@@ -157,7 +157,8 @@ func Gaps(list []Answer) (notes []string, silent int, rejected bool) {
 	return notes, silent, rejected
 }
 
-// Leads holds SyncTargets, which have the locks of the leads. If they cannot be read, Err says why, and the age of each status shows whether a lead is alive.
+// Leads holds SyncTargets, which have the locks of the leads. If they cannot be read, Err says why, and the age of each status shows whether a
+// lead is alive.
 type Leads struct {
 	Err     error
 	targets map[types.NamespacedName]*v1alpha1.SyncTarget

@@ -68,7 +68,7 @@ func TestContexts(t *testing.T) {
 	})
 }
 
-// U6: a token of the command line is for one cluster.
+// U6 of docs/internals/threats.md: a token of the command line is for one cluster.
 func TestFlagsOfOneCluster(t *testing.T) {
 	flags := genericclioptions.NewConfigFlags(true)
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -118,7 +118,7 @@ func TestReadDoesNotWaitForOthers(t *testing.T) {
 	defer answering.Close()
 	rejecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	defer rejecting.Close()
-	program := filepath.Join(t.TempDir(), "login")
+	program := filepath.Join(t.TempDir(), "login") // runs longer than Deadline
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 12\n"), 0o700))
 	stuck := &rest.Config{Host: answering.URL, ExecProvider: &api.ExecConfig{APIVersion: "client.authentication.k8s.io/v1", Command: program, InteractiveMode: api.NeverExecInteractiveMode}}
 	began := time.Now()

@@ -61,7 +61,7 @@ func (a *advisor) advice(r v1alpha1.Reason) Advice {
 	return Advice{Reason: clean(string(r), 64)}
 }
 
-// adviceOf returns the advice for a reason of a gateway of a fleet. It names the commands.
+// adviceOf returns the advice for a reason of a fleet or of one of its gateways. Its commands name the fleet.
 func (a *advisor) adviceOf(f fleet, r v1alpha1.Reason) Advice {
 	found := a.advice(r)
 	found.Next = status.NextOf(f.Name+f.flags, r)

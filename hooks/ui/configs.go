@@ -79,7 +79,7 @@ func configState(v request.Verdict) chip {
 	return chip{toneBusy, "Not applied yet"}
 }
 
-// configNote returns why the page does not show the ConfigSyncs of the site; "" if it does, or if the site does not answer at all.
+// configNote returns why the ConfigSyncs of the site could not be read when the API server last answered; "" if they could.
 func (x *site) configNote() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -31,9 +31,9 @@ func (s *Server) fleets(x *site, l sites.Leads, quiet silence) (list []fleet) {
 // fleetsPage is the first page: all fleets, or those of one site.
 type fleetsPage struct {
 	frame
-	Loading                         bool      // the first list of the only site is not complete
+	Loading                         bool      // the first list of a site is not complete
 	Headline                        string    // if a site does not answer
-	Silent                          []string  // of some sites, which ones and since when
+	Silent                          []string  // why sites do not answer, at most maxSilent, with their names if there are several sites
 	MoreSilent                      int       // sites that Silent does not name
 	Others                          string    // what is known of the other sites
 	Lost                            int       // gateways of sites that do not answer
@@ -190,7 +190,7 @@ func (p *fleetsPage) addOthers() {
 	}
 }
 
-// addSilence makes the headline say which sites do not answer: neither a color nor a number may then stand for them.
+// addSilence makes the headline say which sites do not answer: the colors and numbers of the page must not seem to be true of them.
 func (p *fleetsPage) addSilence(silent []silence, several bool) {
 	link := ""
 	for i, quiet := range silent {
@@ -232,7 +232,8 @@ func (p *fleetsPage) addSilence(silent []silence, several bool) {
 	}
 }
 
-// newSiteRow returns a site as the first page shows it: its state is that of its worst fleet or ConfigSync, unless it does not answer.
+// newSiteRow returns a site as the first page shows it: its state is that of its worst fleet or ConfigSync, unless the site does not answer or its
+// first list is not complete.
 func newSiteRow(x *site, list []fleet, configs []configRow, quiet silence, notices []notice) siteRow {
 	r := siteRow{Name: clean(x.Context, maxWord), Path: sitePath(x), Fleets: len(list), State: chip{toneOff, "No fleets"}, rank: rankGood}
 	var gateways []gateway

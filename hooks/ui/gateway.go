@@ -50,7 +50,7 @@ type gatewayPage struct {
 	Proposal      *proposal
 
 	Stage          string
-	Last           *snapshot // from the status, if the agent did not answer
+	Last           *snapshot // from the status
 	SnapshotPolicy string    // what the spec keeps
 	Snapshots      []snapshot
 	HasStored      bool // some snapshots say where they are
@@ -205,7 +205,7 @@ func (p *gatewayPage) addNotes(list []string) {
 	}
 }
 
-// addReport adds the past syncs and the notes of an agent that did not answer, from its last report or else from the status.
+// addReport adds the past syncs of an agent that did not answer, from its last report or else from the status, and its notes from the status.
 func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	list := p.Gateway.row.SyncHistory
 	p.addNotes(p.Gateway.row.Notes)

@@ -87,7 +87,7 @@ type fleet struct {
 	Groups                []group
 	Gateways              []gateway
 	Lost                  string // why the API server does not answer; "" if it does
-	Unreadable            string // why the GatewaySync cannot be decoded; the other fields are then empty
+	Unreadable            string // why the GatewaySync cannot be decoded; then only its names, its path, its state and its site are set
 
 	site   *site
 	flags  string // of the commands about this fleet
@@ -108,7 +108,7 @@ func (f fleet) live() string {
 	return "/live?" + url.Values{"fleet": {f.site.key(f.Namespace, f.Name)}}.Encode()
 }
 
-// segment is a part of the bar of gateways: N gateways with the same tone.
+// segment is a part of the bar of gateways: those with the same tone.
 type segment struct {
 	Tone tone
 	X, W float64 // position and width, in percent
@@ -171,12 +171,12 @@ func address(s string) string {
 	return clean(s, maxWord)
 }
 
-// PathOf returns the path of the page of a GatewaySync.
+// PathOf returns the path of the page of a GatewaySync, without the prefix that it has if there are several sites.
 func PathOf(namespace, name string) string {
 	return "/fleets/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// Unfinished reports whether the gateway does not run the desired commit, or may not run it.
+// Unfinished reports whether the gateway does not run the desired commit, or whether that is not known.
 func (g gateway) Unfinished() bool { return g.Behind || g.Waiting || g.Unknown }
 
 // newFleet returns a GatewaySync of a site as pages show it. target is its SyncTarget, or nil if it is unknown. lost is why the API server does
@@ -314,7 +314,8 @@ func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind bool
 	return g
 }
 
-// newGroups returns the reasons for which gateways do not run the commit, the most urgent first.
+// newGroups returns the reasons for which gateways do not run the commit, the most urgent first. noLead means that no agent leads: the message of
+// the fleet then replaces that of a single group.
 func (s *Server) newGroups(f fleet, noLead bool) []group {
 	var list []group
 	for _, g := range f.Gateways {
@@ -339,7 +340,7 @@ func (s *Server) newGroups(f fleet, noLead bool) []group {
 // compareGroups orders groups, the most urgent first.
 func compareGroups(a, b group) int { return cmp.Or(b.Rank-a.Rank, b.N-a.N) }
 
-// newBar returns the number of gateways of each tone, the best first.
+// newBar returns the share of the gateways of each tone, the best first.
 func newBar(gateways []gateway) []segment {
 	count := map[tone]int{}
 	for _, g := range gateways {

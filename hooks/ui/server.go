@@ -5,11 +5,12 @@
 // Pages are complete without JavaScript. A small script keeps an open page current: when the server sends an event, the script
 // loads the same address again and takes over the differences. For each site, which is a context of the kubeconfig, the server
 // watches the GatewaySyncs and ConfigSyncs, and asks every ten seconds whether the API server answers. While an API server
-// does not answer, pages show what was last read of it, marked as not confirmed, and no page waits for it.
+// does not answer, pages show what was last read of it, marked as not confirmed. Then the pages of fleets do not wait for it, and the page of a
+// gateway waits at most a second for the agent.
 //
 // The content of objects and the answers of agents may be hostile. html/template escapes them, clean removes control characters
-// and cuts them, and every list has a bound. The pages show GatewaySyncs, SyncTargets, SyncReports, ConfigSyncs, pods, the
-// state of agents and the text of files that they show, and never a Secret.
+// and cuts them, and every list has a bound. The pages show what is in GatewaySyncs, SyncTargets, SyncReports, ConfigSyncs and pods, and what
+// agents return: state, audit records and the text of files. They never show a Secret.
 package ui
 
 import (
@@ -61,7 +62,7 @@ type Server struct {
 	advisor *advisor
 	pages   map[string]*template.Template
 	mux     *serve.Mux
-	done    chan struct{} // closed when Run ends
+	done    chan struct{} // closed when the context of Run is done
 
 	cookie string
 	mu     sync.Mutex
@@ -118,7 +119,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run watches the clusters until ctx is done.
+// Run watches the clusters until ctx is done. Call it once.
 func (s *Server) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { close(s.done) })
 	defer stop()
@@ -226,12 +227,12 @@ func port(host string) string {
 // frame is what all pages have in common.
 type frame struct {
 	Title     string
-	Scope     string // the namespaces that the page is about
+	Scope     string // the namespaces that the page is about, or the number of sites
 	Context   string
 	Version   string
 	Trail     []crumb
 	Live      string // address of the events; "" if the page never changes
-	Link      string // whether the page is current, for the corner of a page that changes
+	Link      string // says whether the page is current, in its corner; "" if the page never changes
 	Now       moment
 	Notices   []notice
 	Namespace string

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// U1, U2: no request without the secret, with a foreign Host or with another method than GET and HEAD gets anything.
+// U1 and U2 of docs/internals/threats.md: no request without the secret, with a foreign Host or with another method than GET and HEAD gets anything.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")

@@ -92,7 +92,7 @@ func (x *site) fleet(namespace, name string) (*v1alpha1.GatewaySync, error) {
 	return x.fleets.Get(namespace, name)
 }
 
-// notices returns a notice for each kind of object that cannot be read.
+// notices returns a notice if GatewaySyncs cannot be read, or else one if SyncTargets cannot be read.
 func (x *site) notices(l sites.Leads) (list []notice) {
 	if q := x.silent(l); q.err != nil {
 		list = append(list, x.readNotice(q.err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io",

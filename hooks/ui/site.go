@@ -21,9 +21,10 @@ const (
 	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer
 	// more.
 	leadsMaxAge = 3 * time.Second
-	// pageWait is how long a page waits for a list of SyncTargets. Then it uses the one before.
+	// pageWait is how long a page waits for a list of SyncTargets. Then it uses the one before. If the API server does not answer, it is also how
+	// long the page of a gateway waits for the agent.
 	pageWait = time.Second
-	// queryTimeout bounds how long the page of a gateway waits for the API server or an agent.
+	// queryTimeout bounds how long the pages of a gateway and of its files wait for the API server or an agent.
 	queryTimeout = 5 * time.Second
 )
 
@@ -41,7 +42,7 @@ type site struct {
 	configErr  error     // why the ConfigSyncs cannot be read; nil if they can
 
 	leadsMu   sync.Mutex
-	leads     sites.Leads
+	leads     sites.Leads // Err is context.Canceled until the first list was read
 	leadsRead time.Time
 	reading   chan struct{} // closed when the list that is being read is there; nil if none is
 }

@@ -92,7 +92,7 @@ func TestSilentFromTheStart(t *testing.T) {
 	assert.Contains(t, page, "No answer; nothing was read yet.")
 }
 
-// Rejected credentials are not an answer, whatever was read before.
+// An API server that rejects the credentials does not count as one that answers.
 func TestRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
@@ -102,7 +102,7 @@ func TestRejectedCredentials(t *testing.T) {
 	isLost(t, page)
 }
 
-// U6: three clusters: one answers, one becomes silent, one was never there.
+// U6 of docs/internals/threats.md: three clusters: one answers, one becomes silent, one was never there.
 func TestSeveralSites(t *testing.T) {
 	t.Parallel()
 	shared, second, third := kubetest.Control(t), kubetest.Control(t, kubetest.Private()), kubetest.Control(t, kubetest.Private())
@@ -170,7 +170,7 @@ func TestSeveralSites(t *testing.T) {
 	r.shows("/", "gateways of the other sites")
 }
 
-// U3: names of contexts, ConfigSyncs of tenants and errors of an API server are text.
+// U3 of docs/internals/threats.md: names of contexts, ConfigSyncs of tenants and errors of an API server are text.
 func TestHostileSites(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Objects(t))

@@ -67,7 +67,7 @@ func TestStateMatchesMessage(t *testing.T) {
 	}
 }
 
-// What no one knows is neither behind nor good, and the time behind does not begin again.
+// Gateways whose commit is not known count as neither synced nor behind. The time since which they are behind stays.
 func TestUnknownGateways(t *testing.T) {
 	s, gs, now := thousand(t)
 	hours := now.Add(-3 * time.Hour).Truncate(time.Second)
@@ -98,19 +98,19 @@ func TestTimesAreLocal(t *testing.T) {
 	assert.Equal(t, "2026-11-24T23:30:00Z", m.Machine())
 }
 
-func TestAlsoNeedsAttention(t *testing.T) {
+func TestConditionsThatReportProblems(t *testing.T) {
 	s, gs, now := thousand(t)
 	for name, c := range map[string]struct {
 		kind   string
 		status metav1.ConditionStatus
 		want   bool
 	}{
-		"a problem":               {v1alpha1.ConditionRefResolved, metav1.ConditionFalse, true},
-		"no problem":              {v1alpha1.ConditionRefResolved, metav1.ConditionTrue, false},
-		"not known yet":           {v1alpha1.ConditionSSHHostKeyVerification, metav1.ConditionUnknown, false},
-		"stalled":                 {v1alpha1.ConditionStalled, metav1.ConditionTrue, true},
-		"the summary says it":     {v1alpha1.ConditionReady, metav1.ConditionFalse, false},
-		"that of another program": {"example.com/Degraded", metav1.ConditionFalse, false},
+		"a problem":            {v1alpha1.ConditionRefResolved, metav1.ConditionFalse, true},
+		"no problem":           {v1alpha1.ConditionRefResolved, metav1.ConditionTrue, false},
+		"not known yet":        {v1alpha1.ConditionSSHHostKeyVerification, metav1.ConditionUnknown, false},
+		"stalled":              {v1alpha1.ConditionStalled, metav1.ConditionTrue, true},
+		"shown by the summary": {v1alpha1.ConditionReady, metav1.ConditionFalse, false},
+		"of another program":   {"example.com/Degraded", metav1.ConditionFalse, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := gs.DeepCopy()

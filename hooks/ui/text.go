@@ -92,7 +92,7 @@ func counted(n int, what string) string {
 	return number(n) + " " + what
 }
 
-// moment is a time that a page shows as how long ago it was, relative to now. The title has the exact time.
+// moment is a time that a page shows as how long ago it was, relative to now. The title of the HTML element has the exact time.
 type moment struct{ at, now time.Time }
 
 // Known reports whether there is a time.

@@ -107,7 +107,7 @@ func TestSearchKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// thousand returns a page with one fleet of 1,000 gateways.
+// thousand returns a server, a fleet of 1,000 gateways, of which 100 are held, and the time of its status.
 func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	t.Helper()
 	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
@@ -159,12 +159,12 @@ func TestThousandGatewaysRenderInTime(t *testing.T) {
 func TestCommitLink(t *testing.T) {
 	full := strings.Repeat("ab", 20)
 	for name, c := range map[string]struct{ repo, outcome, shown, want string }{
-		"github":       {"git@github.com:plants/line.git", full, full[:7], "https://github.com/plants/line/commit/" + full},
-		"unknown host": {"https://git.example.com/plants/line", full, full[:7], ""},
-		"hostile":      {"javascript://github.com/%0aalert(1)/x", full, full[:7], ""},
-		"older status": {"git@github.com:plants/line.git", full, "1234567", ""},
-		"no commit":    {"git@github.com:plants/line.git", full, "", ""},
-		"not a commit": {"git@github.com:plants/line.git", "../../x", "../../x", ""},
+		"github":                   {"git@github.com:plants/line.git", full, full[:7], "https://github.com/plants/line/commit/" + full},
+		"unknown host":             {"https://git.example.com/plants/line", full, full[:7], ""},
+		"script address":           {"javascript://github.com/%0aalert(1)/x", full, full[:7], ""},
+		"status of another commit": {"git@github.com:plants/line.git", full, "1234567", ""},
+		"no commit":                {"git@github.com:plants/line.git", full, "", ""},
+		"not a commit":             {"git@github.com:plants/line.git", "../../x", "../../x", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{Status: v1alpha1.GatewaySyncStatus{Outcome: &v1alpha1.Outcome{Commit: c.outcome}}}
@@ -181,7 +181,8 @@ func TestCommitLink(t *testing.T) {
 	assert.Empty(t, fleet{}.compare(plan.ID{1}, plan.ID{2}))
 }
 
-// Both links lead to the text of one file, which the agent prints. U3: the text may be hostile.
+// The links of a file that drifted and of a file that a sync changed lead to its text, which the agent prints. U3 of docs/internals/threats.md:
+// the text may be hostile.
 func TestTextOfFiles(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Objects(t))

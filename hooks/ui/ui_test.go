@@ -126,7 +126,7 @@ func silentServer(t testing.TB) string {
 	return "http://" + l.Addr().String()
 }
 
-// Every route answers without an API server, and says so.
+// Every route answers without an API server.
 func TestRoutesWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")
@@ -303,7 +303,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 	}
 }
 
-// U3: what objects and agents say is shown as text, cut, and without characters that control the direction of writing.
+// U3 of docs/internals/threats.md: what objects and agents say is shown as text, cut, and without characters that control the direction of writing.
 func TestHostileContent(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Objects(t))
@@ -352,7 +352,7 @@ func TestHostileContent(t *testing.T) {
 	assert.Less(t, len(r.get(fleet)), 40_000, "a large message must be truncated")
 }
 
-// U4: what a user may not read is missing from the page, which says so.
+// U4 of docs/internals/threats.md: what a user may not read is missing from the page, which says so.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
@@ -399,7 +399,8 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 	assert.Contains(t, r.get(PathOf(s.Namespace, "line")), "You may not read GatewaySyncs")
 }
 
-// C7: the page reads no Secret and shows none: neither one of the cluster nor one in an address or in the environment of a pod.
+// C7 of docs/internals/threats.md: the page reads no Secret and shows no secret value: neither of the cluster, nor of an address, nor of an
+// annotation of a pod.
 func TestPagesShowNoSecret(t *testing.T) {
 	t.Parallel()
 	s := uitest.New(t, kubetest.Objects(t))

@@ -36,7 +36,7 @@ const (
 	configIdle  = 5 // requests of a run that changes nothing, beside one GET for each object
 )
 
-// configFigures are what the program asked of the API server and of git.
+// configFigures are the times of runs, what the program asked of the API server and of git, and its memory.
 type configFigures struct {
 	first   time.Duration
 	changes results // of one object; pack is what git sent
@@ -184,7 +184,8 @@ func (p *plant) while(ctx context.Context, binary, kubeconfig string, measure fu
 	return nil
 }
 
-// changes creates the ConfigSync, and changes one object again and again. The program connects to the API server itself.
+// changes creates the ConfigSync, and changes one object again and again. The program connects to the API server directly, and not through
+// the counter.
 func (p *plant) changes(ctx context.Context, m *configFigures, rounds int) error {
 	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Name: "plant"}}
 	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: p.git.URL("plant.git"), Branch: "main", ConfigFiles: v1alpha1.ConfigFiles{Path: "kubernetes"}}

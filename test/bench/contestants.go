@@ -88,13 +88,13 @@ func (b *bench) addContestants(ctx context.Context, programs programs) error {
 	return nil
 }
 
-// idle is the CPU request of the chart's agentResources. The bench limits only the CPU of a Guaranteed pod's agent, not its memory.
-var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
+// chartRequest is the CPU request of the chart's agentResources. The bench limits only the CPU of a Guaranteed pod's agent, not its memory.
+var chartRequest = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
 
 // addGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
 // here.
 func (b *bench) addGuaranteed() error {
-	limits := inject.Guaranteed(idle, resource.MustParse("4")).Limits
+	limits := inject.Guaranteed(chartRequest, resource.MustParse("4")).Limits
 	room, err := cgroup.NewCPULimit(limits.Cpu().MilliValue())
 	if err != nil {
 		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)

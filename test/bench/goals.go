@@ -93,7 +93,7 @@ func (g *judge) faster(factor float64, c, who, peer string) {
 }
 
 // closeToGit requires a one-file commit to take at most maxRatio times as long as git alone (0 for no such goal), and to be
-// much faster than a work tree.
+// factor times faster than git with a work tree and rsync.
 func (g *judge) closeToGit(maxRatio, factor float64) {
 	for _, c := range []string{"one", "merge"} {
 		for _, agent := range []string{once, resident} {
@@ -105,7 +105,8 @@ func (g *judge) closeToGit(maxRatio, factor float64) {
 	}
 }
 
-// firstSync compares a first sync, with its fsyncs, with rsync and with a run without fsyncs.
+// firstSync compares a first sync, with its fsyncs, with rsync and with a run without fsyncs. It also compares the sync in a Guaranteed pod with
+// the one without a limit on CPU.
 func (g *judge) firstSync(ratio float64) {
 	g.atMost(ratio, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
@@ -118,7 +119,8 @@ func (g *judge) memory(c, who string, limit int64) {
 	}
 }
 
-// container requires a first sync with large binaries to survive when memory is short, whatever git itself needs.
+// container requires that a first sync with large binaries is not killed in a container with little memory, and needs less memory than the
+// largest file has.
 func (g *judge) container() {
 	k := g.key("first", once)
 	n, ok := median(g.r, k, anon)
@@ -130,7 +132,7 @@ func (g *judge) container() {
 	g.add(killed == 0 && n < repository.BinaryBytes, "memory is independent of the largest file: less than its size", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), repository.BinaryBytes>>20))
 }
 
-// drift requires a comparison of all files to be cheap.
+// drift requires a comparison of all files to take at most 15 µs a file.
 func (g *judge) drift() {
 	w, ok := median(g.r, g.key("drift", once), wall)
 	if !ok {
@@ -179,7 +181,7 @@ func (g *judge) lostStore() {
 	}
 }
 
-// disk compares with git's bare shallow clone, which is the packed tip.
+// disk compares what the agent keeps beside the live data with the pack of a shallow fetch, which is the packed tip.
 func (g *judge) disk() {
 	mine, ok := median(g.r, g.key("first", once), kept)
 	tip, okToo := median(g.r, g.key("first", fetch), pack)

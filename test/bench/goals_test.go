@@ -17,7 +17,7 @@ func settingsFor(t *testing.T, args ...string) settings {
 	return s
 }
 
-// large returns a run on L in which the agent takes the given time and memory for a one-file commit.
+// large returns a run on L in which the agent takes the given time, memory and bytes of pack for a one-file commit.
 func large(agent time.Duration, anon, pack int64) results {
 	r := results{}
 	r.add("L", "one", once, sample{wall: agent, anon: anon, pack: pack, changed: 5000})
@@ -158,7 +158,7 @@ func TestMissedGoalsOfSafeChanges(t *testing.T) {
 			r[key{"M", "all", withSnapshots}] = []sample{{wall: time.Second, anon: 2}}
 		}, "restore of all files: at most the anonymous memory"},
 		"not measured":             {func(r results, _ *safeFigures) { delete(r, key{"M", "few", withSnapshots}) }, "restore of hundred files"},
-		"bytes from git":           {func(_ results, f *safeFigures) { f.requests = 1 }, "restores: no request"},
+		"request during a restore": {func(_ results, f *safeFigures) { f.requests = 1 }, "restores: no request"},
 		"large snapshots":          {func(_ results, f *safeFigures) { f.snapshots = 5*(100+snapshotNotes) + 51 }, "5 snapshots of one file"},
 		"snapshots while disabled": {func(_ results, f *safeFigures) { f.left = []string{"a"} }, "nothing enabled"},
 		"large agent":              {func(_ results, f *safeFigures) { f.binary = maxAgent + 1 }, "the agent"},
@@ -203,11 +203,11 @@ func TestSlowerThanThePage(t *testing.T) {
 		rounds  string
 		fails   bool
 	}{
-		"equal":          {200 * time.Millisecond, 1, "3", false},
-		"slower":         {320 * time.Millisecond, 1, "3", true},
-		"slow machine":   {580 * time.Millisecond, 2, "3", false},
-		"slower on both": {640 * time.Millisecond, 2, "3", true},
-		"one round":      {320 * time.Millisecond, 1, "1", false},
+		"equal":                    {200 * time.Millisecond, 1, "3", false},
+		"slower":                   {320 * time.Millisecond, 1, "3", true},
+		"slow machine":             {580 * time.Millisecond, 2, "3", false},
+		"slower on a slow machine": {640 * time.Millisecond, 2, "3", true},
+		"one round":                {320 * time.Millisecond, 1, "1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := results{}

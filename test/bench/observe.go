@@ -36,12 +36,12 @@ import (
 
 // Goals of stoker ui and stoker notify.
 const (
-	pageTime    = 200 * time.Millisecond // a page of one cluster, on the server
-	sitesTime   = 300 * time.Millisecond // a page of three clusters; and the first one, from the start of the command
-	pageBytes   = 200 << 10
-	pageMemory  = 64 << 20 // anonymous memory of stoker ui
-	notifyRest  = 0        // requests of the notifier, besides its Lease, while nothing happens
-	renewsAtRun = 31       // of the Lease, in a minute
+	pageTime   = 200 * time.Millisecond // to load a page of one cluster
+	sitesTime  = 300 * time.Millisecond // to load a page of three clusters; and the first page, from the start of the command
+	pageBytes  = 200 << 10
+	pageMemory = 64 << 20 // anonymous memory of stoker ui
+	notifyRest = 0        // requests of the notifier, besides its Lease, while nothing happens
+	leaseRate  = 31       // requests of the notifier for its Lease, in a minute
 )
 
 // observe measures the pages of a large fleet, those of as many gateways in three clusters, and what the notifier asks the API server while
@@ -202,7 +202,7 @@ func (c *counter) takeCount(what string) int {
 	return n
 }
 
-// startCommand starts a command of stoker, and ends it with the function that it returns.
+// startCommand starts a command of stoker. The caller ends it with the returned function.
 func startCommand(ctx context.Context, binary, kubeconfig string, args ...string) (*exec.Cmd, *output.Log, func(), error) {
 	said := &output.Log{MaxBytes: outputBytes}
 	c := command{env: append(os.Environ(), "KUBECONFIG="+kubeconfig), args: append([]string{binary}, args...)}
@@ -338,7 +338,7 @@ func writeObserved(out io.Writer, gateways, rounds int, idle time.Duration, page
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	limit := int(float64(renewsAtRun)*idle.Minutes()) + 1
+	limit := int(float64(leaseRate)*idle.Minutes()) + 1
 	found = append(found,
 		goal{"stoker ui: at most 64 MiB of anonymous memory", mebibytes(memory) + " MiB", verdict(memory > 0 && memory <= pageMemory)},
 		goal{"stoker notify, nothing happens: no request besides those of its Lease", fmt.Sprintf("%d in %.0f s", others, idle.Seconds()), verdict(others <= notifyRest)},

@@ -21,7 +21,7 @@ import (
 // sample is one measured run.
 type sample struct {
 	wall, cpu time.Duration
-	apply     time.Duration // of wall: the agent moved files and wrote its records; 0 if unknown
+	apply     time.Duration // part of wall in which the agent moved files and wrote its records; 0 if unknown
 	anon      int64         // peak anonymous memory of the process tree, bytes; 0 if unknown
 	pack      int64         // bytes of packs that the server sent
 	fetches   int           // requests for a pack

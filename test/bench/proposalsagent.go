@@ -169,7 +169,7 @@ const compareRounds = 7
 // compare measures the comparison of all files with the feature and without, in turns, and the walk for new files. The agent's
 // engine runs in the bench itself meanwhile, so that nothing else is measured.
 func (x *proposalBench) compare(ctx context.Context) (err error) {
-	// Both start again, so that neither has memory from its first sync.
+	// Both end here, and measureIdle starts them again, so that neither has memory from its first sync.
 	if err := errors.Join(x.on.agentResident.close(), x.off.agentResident.close()); err != nil {
 		return err
 	}

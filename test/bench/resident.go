@@ -27,7 +27,7 @@ type agentResident struct {
 	ended        chan error // receives once, when the process ends
 	log          *output.Log
 	client       http.Client
-	pollInterval time.Duration // polling interval; 0 means 5 ms
+	pollInterval time.Duration // how often waitSynced reads the agent's state; 0 means 5 ms
 }
 
 var (

@@ -115,7 +115,7 @@ func (x *safeBench) run(ctx context.Context, size size, programs programs, work 
 // rarely keeps resident agents from polling git before they are told to.
 const rarely = "  polling: {interval: 1h}\n"
 
-// ask sets the snapshot that the first agent restores; "" for none.
+// ask sets the snapshot that the agent with snapshots restores; "" for none.
 func (x *safeBench) ask(id string) error {
 	more := rarely + fmt.Sprintf("  snapshots: {enabled: true, retentionCount: %d, maxSize: 4Gi}\n", keptSnapshots)
 	if id != "" {
@@ -150,8 +150,8 @@ func (x *safeBench) turns(ctx context.Context, name string, rounds int, on, off 
 	return nil
 }
 
-// beside is turns with agents as they run beside a gateway. Each poll of their state takes some of their CPU time: the more, the more
-// snapshots it lists. So the polls are few.
+// beside is turns with agents as they run beside a gateway. The answer to a poll of their state lists their snapshots, which takes CPU time. So
+// they are polled less often than in other cases.
 func (x *safeBench) beside(ctx context.Context, name string, rounds int) error {
 	const tick = 50 * time.Millisecond
 	on, off := &agentResident{agentOnce: x.on, remote: x.remote, pollInterval: tick}, &agentResident{agentOnce: x.off, remote: x.remote, pollInterval: tick}
@@ -183,7 +183,7 @@ func (x *safeBench) one(ctx context.Context) error {
 	return nil
 }
 
-// hundred follows commits of a hundred files, and takes each of them back.
+// hundred follows commits of a hundred files. Then it restores the last of them in each round.
 func (x *safeBench) hundred(ctx context.Context) error {
 	if err := x.beside(ctx, "hundred", x.s.rounds); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (x *safeBench) hundred(ctx context.Context) error {
 	return nil
 }
 
-// whole changes every file, and takes that back.
+// whole changes every file, and restores them.
 func (x *safeBench) whole(ctx context.Context) error {
 	content := repository.NewWriter(3, min(x.size.Mean, 3_000))
 	at := x.commits[x.on.home()]
@@ -348,7 +348,7 @@ func least[T cmp.Ordered](r results, k key, figure func(sample) T) (m T) {
 	return m
 }
 
-// safeGoals compares the figures with the goals. A figure that was not measured misses its goal.
+// safeGoals compares the figures with the goals. A time or a size of memory that was not measured misses its goal.
 func safeGoals(s settings, all results, figures map[string]*safeFigures) []goal {
 	var found []goal
 	for _, size := range s.sizes {

@@ -107,15 +107,15 @@ func (r results) compare(out io.Writer, page string, s settings) error {
 	return errors.Join(t.Flush(), errSlower)
 }
 
-// bar is a row of a table: who, and the median of the wall time in seconds.
-type bar struct {
+// pageRow is a row of a table: who, and the median of the wall time in seconds.
+type pageRow struct {
 	Who  string
 	Wall float64
 }
 
-// tables reads the tables of a page as the bench prints them: size → case → rows.
-func tables(page string) map[string]map[string][]bar {
-	all := map[string]map[string][]bar{}
+// tables reads the tables of test/bench/measured.md: size → case → rows. They are those that the bench prints, below headings of the third level.
+func tables(page string) map[string]map[string][]pageRow {
+	all := map[string]map[string][]pageRow{}
 	size := ""
 	for line := range strings.Lines(page) {
 		if title, ok := strings.CutPrefix(line, "### "); ok {
@@ -130,10 +130,10 @@ func tables(page string) map[string]map[string][]bar {
 			continue
 		}
 		if all[size] == nil {
-			all[size] = map[string][]bar{}
+			all[size] = map[string][]pageRow{}
 		}
 		work := strings.TrimSpace(cells[1])
-		all[size][work] = append(all[size][work], bar{strings.TrimSpace(cells[2]), wall})
+		all[size][work] = append(all[size][work], pageRow{strings.TrimSpace(cells[2]), wall})
 	}
 	return all
 }

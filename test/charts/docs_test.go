@@ -29,7 +29,7 @@ type reader struct {
 	*document.Shell
 	t      *testing.T
 	lines  *document.Commands
-	images string // records the arguments of make and kind
+	images string // file that records the arguments of make and kind
 }
 
 // checkedOut is the abbreviated commit that the reader's git prints.
@@ -53,8 +53,8 @@ func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *rea
 	return r
 }
 
-// helm is the helm program that all tests of commands share. (The file that 'go tool -n' names is gone if
-// go has just built it.)
+// helm is the helm program that all tests of commands share. theHelm builds it, because the file that 'go tool -n' names is gone if go has just
+// built it.
 var helm struct {
 	sync.Once
 	dir  string
@@ -93,7 +93,7 @@ func (r *reader) enter(line string) {
 	}
 	r.Type(r.t, line)
 	for name, file := range map[string]string{"line": "examples/kubernetes/gatewaysync.yaml", "press": "examples/single/gatewaysync.yaml"} {
-		if line == "kubectl create namespace "+name { // a reader creates it with stoker create, which needs a git server
+		if line == "kubectl create namespace "+name { // a reader creates the GatewaySync with stoker create, which needs a git server
 			r.Type(r.t, "kubectl --namespace "+name+" apply -f "+file)
 		}
 	}
@@ -275,7 +275,7 @@ func TestReadmeListsValues(t *testing.T) {
 
 const handedDown = "0123456789012345678901234567890123456789" // a commit that looks like a number
 
-// handed checks what both ways of passing a revision have in common. The GatewaySync names the revision, a
+// handed checks what the examples for Helm and kustomize have in common, to which Argo CD passes a revision. The GatewaySync names the revision, a
 // Job checks the same one first, and the pods of the gateways do not change with it.
 func handed(t *testing.T, render func(revision string) objects) {
 	t.Helper()

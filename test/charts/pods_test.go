@@ -34,7 +34,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// renewal is the CronJob that renews the webhook's certificate, and firstRenewal the Job, whose name has a hash.
+// renewal is the CronJob that renews the webhook's certificate. firstRenewal stands for the Job that does it first, whose name ends with a hash.
 const renewal, firstRenewal = "CronJob/stoker-system/stoker-certificate", "Job/stoker-system/stoker-certificate"
 
 // pods returns the pod templates of an installation.
@@ -137,8 +137,7 @@ func TestGracefulTermination(t *testing.T) {
 	}
 }
 
-// The replicas of a component, its Services, its PodDisruptionBudget and its topology spread select the
-// same pods, and none of the other component.
+// The Deployment of a component, its Services, monitors, policies and its topology spread select the same pods, and none of the other component.
 func TestSelectorsMatchPods(t *testing.T) {
 	t.Parallel()
 	all := rendered(t, with(on, set("metrics.serviceMonitor.enabled", true)))

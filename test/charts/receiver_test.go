@@ -144,7 +144,7 @@ func TestReceiverRunsWithChartRights(t *testing.T) {
 	assert.NotContains(t, process.Log.String(), "S3CR3T")
 }
 
-// Values change only the namespaces and the timeout of the webhook configuration. All other fields are those of the default values.
+// The values of the table change only the namespaces and the timeout of the webhook configuration. All other fields are those of the default values.
 // kustomize/base has these, too, and the injector's tests run them against an API server.
 func TestWebhookConfigurationValues(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func TestGoldenRights(t *testing.T) {
 	}
 }
 
-// rights lists every right: role, API group, resource (and names), verb and subject.
+// rights lists every right: role, API group, resource (and names), verb and subject. It also lists the labels that add a role to another one.
 func rights(t *testing.T, all objects) []string {
 	t.Helper()
 	var lines []string
@@ -182,7 +182,7 @@ func TestForbiddenRights(t *testing.T) {
 	}
 }
 
-// The tables of docs/internals/security.md list exactly the rights of the roles.
+// The tables of docs/internals/security.md list exactly the rights of the agent and of the receiver.
 func TestSecurityPageListsRights(t *testing.T) {
 	t.Parallel()
 	for heading, role := range map[string]string{"The agent": "ClusterRole/stoker-agent", "The receiver": "ClusterRole/stoker-receiver"} {

@@ -173,7 +173,7 @@ func TestInvalidValue(t *testing.T) {
 	refused(t, with(onTLS, set("webhookReceiver.tls.secretName", "mine")), place("webhookReceiver.tls.secretName"))
 }
 
-// Helm adds this key to every subchart.
+// Helm adds the key global to the values of every subchart.
 func TestGlobalValuesOfParentChart(t *testing.T) {
 	t.Parallel()
 	_, err := install(t, set("global.anything", "x"))

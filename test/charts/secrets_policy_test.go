@@ -102,7 +102,7 @@ func TestSecretLabelPolicy(t *testing.T) {
 	})
 }
 
-// references counts the fields of a type that reference a Secret.
+// references counts the fields of a type that reference a Secret or a ConfigMap.
 func references(in reflect.Type) int {
 	switch in.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:

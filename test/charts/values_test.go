@@ -23,7 +23,7 @@ type want struct {
 // values returns the values of an installation for the case.
 func (c valueCase) values() values { return with(c.given, set(c.path, c.value)) }
 
-// gone is the expected value of an object that is not rendered.
+// gone is the expected value if the object is not rendered, or does not have the path.
 const gone = "the object is not there"
 
 // valueCase describes the effect of one value. given holds other values that the effect needs.

@@ -158,7 +158,7 @@ func TestAPIServerDropsUnknownFields(t *testing.T) {
 	assert.Contains(t, object["spec"], "git")
 }
 
-// inForce returns everything that the code derives from an object whose defaults may be unset.
+// inForce returns what the code derives from an object whose defaults may be unset.
 func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	t.Helper()
 	s := &gs.Spec

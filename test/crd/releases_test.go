@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write the objects of the version of the
 
 const releases = "testdata/releases"
 
-// Objects that an earlier release accepted stay valid and keep their meaning: clusters have them. Each file has the valid objects of the
+// Objects that an earlier release accepted stay valid, because clusters have them. Each file has the valid objects of the
 // release that names it, one for each line. The file of a version is frozen with its tag.
 func TestObjectsOfReleases(t *testing.T) {
 	chart, err := os.ReadFile("../../charts/stoker/Chart.yaml")
@@ -88,7 +88,7 @@ func validObjects(t *testing.T) []byte {
 		line, err := json.Marshal(c.Object())
 		require.NoError(t, err)
 		if _, err := decode.GatewaySync(line); err != nil && c.Kind == "" || len(line) > 4000 {
-			continue // with a field of another product
+			continue // it has a field of another product, or only tests a size
 		}
 		b.Write(append(line, '\n'))
 	}

@@ -45,7 +45,7 @@ func (d *deployment) press(action string) {
 	require.NoError(d.t, d.argo.Run(d.ctx, d.namespace, d.line(), action), action)
 }
 
-// shows waits until Argo CD reports the given health of the GatewaySync.
+// shows waits until the summary of the Application and the health of the GatewaySync contain the wanted texts.
 func (d *deployment) shows(what string, wanted ...string) {
 	d.t.Helper()
 	d.eventually(d.t, what, func() string {

@@ -261,7 +261,7 @@ func (w *world) receiverAddress(ctx context.Context) (string, error) {
 	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port))), nil
 }
 
-// The manifests and the files of the gateways are in two repositories. spec.git.ref is a tag, which selects
+// The manifests and the files of the gateways are in two repositories. From v2 on, spec.git.ref is a tag, which selects
 // the version of the gateways.
 //
 // The first sync applies its waves in order. While the scans of v2 do not end, the sync waits for the

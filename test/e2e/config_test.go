@@ -41,7 +41,7 @@ const (
 	shiftScript = shiftFolder + "/code.py"
 )
 
-// team is a plant without the repository and the GatewaySync of the quickstart.
+// team returns a plant with an empty repository and without a GatewaySync.
 func (w *world) team(t *testing.T, namespace string) *plant {
 	p := &plant{world: w, t: t, namespace: namespace, repoName: namespace + ".git", password: w.password}
 	p.repo = gitserver.NewRepo(t, filepath.Join(w.gitRoot, p.repoName))

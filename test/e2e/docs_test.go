@@ -30,8 +30,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The ledger assigns to this test the commands that need nodes. The Argo CD scenarios run the commands of
-// docs/how-to/argocd.md.
+// documentedNodeCommands runs the commands of the documents that need nodes: those that test/document/ledger.go assigns to this test and that no
+// other scenario runs.
 func documentedNodeCommands(t *testing.T, w *world) {
 	p := w.plantIn(t, w.NamespaceNamed(t, "line"))
 	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
@@ -39,7 +39,7 @@ func documentedNodeCommands(t *testing.T, w *world) {
 	shell := p.reader()
 	for _, page := range []string{"README.md", "docs/how-to/installation.md", "docs/how-to/kustomize.md"} {
 		for c := range w.lines.Of(page) {
-			if page != "README.md" || strings.HasPrefix(c.Text, "helm test ") { // see follow
+			if page != "README.md" || strings.HasPrefix(c.Text, "helm test ") { // follow runs the others
 				shell.Type(t, c.Text) // meanwhile the gateways start
 			}
 		}

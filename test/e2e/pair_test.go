@@ -184,7 +184,7 @@ func (p *plant) follow() {
 	for c := range p.lines.Of("README.md") { // sequence: as the reader types them
 		line := own.Replace(c.Text)
 		switch {
-		case strings.HasPrefix(line, "helm test "): // see documentedNodeCommands
+		case strings.HasPrefix(line, "helm test "): // documentedNodeCommands runs it
 			continue
 		case strings.HasPrefix(line, "stoker create "):
 			said := shell.Type(p.t, line+" --secret git-ca/ca.crt=ca.crt")

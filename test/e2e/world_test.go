@@ -109,7 +109,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	return w
 }
 
-// watchNodes ends all waits when a node has had too little disk, memory or process IDs for a minute. Its pods are then
+// watchNodes ends all waits when a node has had a problem for a minute, such as too little disk, memory or process IDs. Its pods are then
 // evicted and new ones do not start, so every scenario would time out.
 func (w *world) watchNodes(abort context.CancelCauseFunc) {
 	since := map[string]time.Time{}

@@ -25,7 +25,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// TestReplicasPropose: P1. Five gateways save the same view within a second. They end with one open pull request and its branch,
+// TestReplicasPropose: P1. Five gateways save the same view at the same time. They end with one open pull request and its branch,
 // and after the merge all of them have nothing to write.
 func TestReplicasPropose(t *testing.T) {
 	t.Parallel()
@@ -212,8 +212,8 @@ type gate struct {
 
 	mu    sync.Mutex
 	holds func(*http.Request) bool
-	after bool // Gitea has handled the request
-	left  int
+	after bool // whether Gitea gets a held request before the agent is killed
+	left  int  // how many requests are still to be held
 }
 
 func newGate(t *testing.T, s *Server) *gate {
@@ -246,7 +246,7 @@ func newGate(t *testing.T, s *Server) *gate {
 }
 
 // prompt returns a name for a gateway that hardly waits before it creates a pull request. Gateways wait for others that made the same
-// change, each for up to 15 s by its name.
+// change, each for a time that follows from its name, up to 15 s.
 func prompt(prefix string) string {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("%s-%d", prefix, i)
@@ -258,7 +258,7 @@ func prompt(prefix string) string {
 	}
 }
 
-// TestKills: P1. It kills the agent twice at each step between a save and the pull request. At the end there is one pull request with one
+// TestKills: P1. It kills the agent, at most twice, at each step between a save and the pull request. At the end there is one pull request with one
 // commit.
 func TestKills(t *testing.T) {
 	s := Start(t)

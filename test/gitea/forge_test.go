@@ -328,8 +328,8 @@ func site() map[string]string {
 	}
 }
 
-// TestSaveToMerge follows a save in a Designer to a pull request, its merge, and back: the gateway that made the change writes
-// nothing and scans once, because nothing shows that it wrote the files itself, and another one takes the merge like any commit.
+// TestSaveToMerge follows a save in a Designer to a pull request, its merge, and back. The agent of the gateway that made the change writes
+// nothing. It scans once, because nothing shows it whether the gateway itself wrote these files. Another gateway takes the merge like any commit.
 func TestSaveToMerge(t *testing.T) {
 	s := Start(t)
 	for _, style := range []string{"merge", "squash", "rebase"} {

@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRealFleet breaks a real fleet in every way, and evaluates alerts and panels on what was scraped meanwhile. What a fleet of a test
-// cannot do is changed in the samples: time passes between scrapes, a gateway is held for hours, lost+found has another limit, an agent
-// another version; a receiver panics, and a repair is stopped.
+// TestRealFleet breaks a real fleet, and evaluates alerts and panels on what was scraped meanwhile. What a fleet of a test cannot do is changed in
+// the samples: time passes between scrapes, a fleet is not ready for an unknown reason, a gateway is held for hours, lost+found has another limit,
+// snapshots are not uploaded, a receiver panics, an agent has another version, and a repair is stopped.
 func TestRealFleet(t *testing.T) {
 	f := newFleet(t)
 	all := f.incidents()
@@ -189,7 +189,7 @@ func TestOneAlertPerCause(t *testing.T) {
 	}
 }
 
-// An agent or a notifier that does not answer scrapes fires an alert, until Prometheus no longer knows its pod.
+// An agent or a notifier that does not answer scrapes fires an alert, until Prometheus no longer knows its pod. Failed notifications fire one, too.
 func TestSilentTargets(t *testing.T) {
 	for name, c := range map[string]struct{ series, alert string }{
 		"agent":    {`stoker_gateway_info{namespace="plant",gatewaysync="line",gateway="area-1"} 1` + "\n", "StokerAgentSilent"},

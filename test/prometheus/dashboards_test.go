@@ -73,7 +73,8 @@ func filled(expr string) string {
 	return strings.NewReplacer("$namespace", ".*", "$gatewaysync", ".*", "$gateway", ".*", "$__rate_interval", "5m").Replace(expr)
 }
 
-// testPanels evaluates each expression of the dashboards at the end of everything that happened. One that never shows a value is a mistake.
+// testPanels evaluates each expression of the dashboards a minute and ten minutes after each change of the fleet. One that never shows a value is
+// a mistake.
 func testPanels(t *testing.T, now time.Time, all []incident) {
 	l := newTimeline(t, now)
 	shown, series := map[string]bool{}, map[string]int{}
@@ -212,7 +213,7 @@ func exported(t testing.TB) []string {
 
 var described = regexp.MustCompile(`fqName: "(\w+)"`)
 
-// used returns the metrics that expressions name.
+// used returns the metrics that the expressions of dashboards and alerts name.
 func used(t testing.TB) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}

@@ -1,5 +1,5 @@
 // Package prometheus tests the alerts and dashboards with the code of Prometheus. It evaluates every expression on samples that it
-// scraped from a real fleet, which it brings into every state. The scrapes are not kept: each run makes its own.
+// scraped from a real fleet, which it breaks and fixes. The scrapes are not kept: each run makes its own.
 package prometheus
 
 import (
@@ -172,11 +172,11 @@ type incident struct {
 	before        scrape
 	broken, fixed scrape
 	lasts, every  time.Duration // two hours in steps of 30 s by default
-	again         time.Duration // how often counters grow again meanwhile; 0 for never
+	again         time.Duration // as in stage: the interval after which counters grow again; 0 for never
 	settles       time.Duration // how long it takes until the alerts end; 30 minutes by default
 }
 
-// incidents breaks the fleet in every way, once.
+// incidents breaks the fleet in one way after the other, and fixes it each time.
 func (f *fleet) incidents() []incident {
 	t := f.t
 	one := f.Gateways()[1]
@@ -217,7 +217,7 @@ func (f *fleet) incidents() []incident {
 	f.Push("waits")
 	f.shows("stoker_gateways", `state="Held"`, "} 1")
 	f.shows("stoker_behind_seconds", "DesignerSessionActive")
-	broken = f.shows("stoker_gateways", `state="Synced"`, "} 1") // the other one
+	broken = f.shows("stoker_gateways", `state="Synced"`, "} 1") // the other gateway
 	require.NoError(t, one.Simulator.Designers.Close(id))
 	// A fleet of a test cannot wait for four hours.
 	broken = broken.with(t, "stoker_behind_seconds", func(s *sample) { s.value += 5 * 3600 })

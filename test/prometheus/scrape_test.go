@@ -142,7 +142,7 @@ type stage struct {
 	lasts  time.Duration
 	// every is the interval of scrapes and evaluations; 30 s by default.
 	every time.Duration
-	// again is how often counters grow again by what they have grown since was; 0 for never.
+	// again is the interval after which counters grow once more by the difference between scrape and was; 0 for never.
 	again time.Duration
 	was   scrape
 }

@@ -197,6 +197,7 @@ func objects(t *testing.T, s archive.Store) []string {
 	return keys
 }
 
+// servers has the programs that build has built, by package.
 var servers struct {
 	sync.Mutex
 	dir   string

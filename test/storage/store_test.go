@@ -79,8 +79,8 @@ func explains(t *testing.T, cases []refused) {
 }
 
 const (
-	uploadSize   = 40 << 20
-	uploadMemory = 8 << 20
+	uploadSize   = 40 << 20 // bytes of an upload
+	uploadMemory = 8 << 20  // bytes by which the heap may grow meanwhile
 )
 
 // measured is a stream of uploadSize bytes that notes how large the heap is while it is read.
@@ -168,9 +168,9 @@ func TestAzure(t *testing.T) {
 
 // lost is object storage that an agent uses with a wrong and then a right Secret.
 type lost struct {
-	spec         string
-	wrong, right string
-	refusal      string
+	spec         string // spec.snapshots.storage
+	wrong, right string // the Secrets
+	refusal      string // what the agent logs with the wrong one
 	store        archive.Store
 }
 

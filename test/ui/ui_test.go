@@ -44,7 +44,7 @@ func TestMain(m *testing.M) { os.Exit(program.M{Tests: kubetest.M{M: m}}.Run()) 
 // liveness is ten times what a loaded machine needs.
 const liveness = time.Minute
 
-// axe is the source of axe-core, or "" if npm cannot install it.
+// axe returns the source of axe-core, or "" if npm is not installed.
 func axe(t *testing.T) string {
 	t.Helper()
 	npm, err := exec.LookPath("npm")
@@ -69,7 +69,7 @@ type browser struct {
 	axe string
 
 	mu    sync.Mutex
-	wrong []string // errors of scripts and violations of the policy
+	wrong []string // errors of scripts, and violations of the Content-Security-Policy of a page
 }
 
 func newBrowser(t *testing.T) *browser {
@@ -108,7 +108,7 @@ func (b *browser) note(what string) {
 	b.wrong = append(b.wrong, what)
 }
 
-// clean expects that no script failed and nothing violated the policy.
+// clean expects that no script failed and nothing violated the Content-Security-Policy since the last call.
 func (b *browser) clean(t *testing.T) {
 	t.Helper()
 	b.mu.Lock()
@@ -212,7 +212,7 @@ func (b *browser) inspect(t *testing.T, name, address string) {
 	}
 }
 
-// stoker starts the command, and returns the address that it prints.
+// stoker starts stoker ui, and returns the address that it prints.
 func stoker(t *testing.T, kubeconfig string, args ...string) string {
 	t.Helper()
 	p := program.Start(t, "stoker ui", exec.CommandContext(t.Context(), program.Build(t, "hooks"), append([]string{"ui", "--kubeconfig", kubeconfig}, args...)...))

@@ -31,7 +31,7 @@ type Requests struct {
 	// Restore is a snapshot of this gateway to restore: its id, and a space and the time of the request unless the spec has it. The time may be
 	// missing in an annotation that a user wrote.
 	Restore string
-	// HiddenRestore is the snapshot of this gateway that the spec names, if Restore is another request or was dropped.
+	// HiddenRestore is the snapshot of this gateway that the spec names, if Restore is another request, or if the caller has cleared Restore.
 	HiddenRestore string
 	// Retry is the value of stoker.io/retry. A new value that names the target commit makes the agent deliver it again after a rollback.
 	Retry string
@@ -70,10 +70,10 @@ func ForceSync(gs *v1alpha1.GatewaySync) string {
 	return strings.ToValidUTF8(value[:min(len(value), maxForce)], "")
 }
 
-// maxLine limits the texts of annotations and of the status, in bytes.
+// maxLine limits the result of Line, in bytes.
 const maxLine = 512
 
-// Line returns text as one printable line of at most 512 bytes, for annotations and the status.
+// Line returns text as one printable line of at most 512 bytes. An ellipsis ends a text that was cut.
 func Line(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text[:min(len(text), 2*maxLine)], ""), func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }), " ")
 	if len(text) > maxLine {
@@ -182,8 +182,8 @@ func WindowApproved(gs *v1alpha1.GatewaySync, commit string) bool {
 }
 
 // Approve adds an approval of a stage for a commit to value, a value of the annotation stoker.io/approved. by is the user of the API server
-// who approves, or "" if unknown. Approve drops invalid entries, the oldest approvals, and a user name that an entry cannot hold. If the name
-// of the stage or the commit is invalid, it adds nothing.
+// who approves, or "" if unknown. Approve drops invalid entries, all but the newest 17 approvals, and a user name that an entry cannot hold. If
+// the name of the stage or the commit is invalid, it adds nothing.
 func Approve(value, stage, commit, by string) string {
 	entry := stage + "@" + strings.ToLower(commit)
 	added := approval.FindStringSubmatch(entry)

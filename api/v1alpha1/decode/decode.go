@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxDocument  = 2 << 20 // bytes: more than the API server accepts
+	maxFile      = 2 << 20 // bytes; the API server accepts no object of this size
 	maxDocuments = 100
 )
 
@@ -45,8 +45,8 @@ func ConfigSync(data []byte) (*v1alpha1.ConfigSync, error) {
 
 // decodeOne reads the one object of a kind, or returns nil.
 func decodeOne[T any](data []byte, kind string) (one *T, err error) {
-	if len(data) > maxDocument {
-		return nil, fmt.Errorf("%d bytes are too many for a %s: at most %d", len(data), kind, maxDocument)
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%d bytes are too many for a %s: at most %d", len(data), kind, maxFile)
 	}
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {

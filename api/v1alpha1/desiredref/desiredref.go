@@ -47,8 +47,8 @@ func (d Desired) CheckCommit(commit string) error {
 
 // GoesBack reports whether the request in force goes back to a commit that ran before. Only then does it pass maintenance windows, stages,
 // the validation webhook and automatic rollback. d.Unless alone shows only that the sender calls it a rollback. Each of ran reports whether
-// a record has the commit: the status of the GatewaySync, which neither senders nor gateways can write, and on a gateway also its manifest.
-// All must have it, so that neither a sender nor a program on a gateway can pass off a new commit as an old one.
+// a record has the commit: the status of the GatewaySync, which no sender can write, and on a gateway also its manifest. All must have it,
+// because a program on a gateway that writes into the manifest could pass off a new commit as an old one.
 func (d Desired) GoesBack(commit string, ran ...func(commit string) bool) bool {
 	return d.Unless != "" && commit != "" && commit != d.Unless && len(ran) > 0 &&
 		!slices.ContainsFunc(ran, func(has func(string) bool) bool { return !has(commit) })

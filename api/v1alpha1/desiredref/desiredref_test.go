@@ -90,14 +90,14 @@ func TestDesiredRef(t *testing.T) {
 			want: desiredref.Desired{Ref: "main", Over: "main@release t1", Lapsed: "main@release t1"}},
 		{name: "commit without a requested ref", commit: commit1,
 			want: desiredref.Desired{Ref: "main"}},
-		{name: "rejected request stays rejected", requested: "v2", over: "v2@main t1", commit: commit1,
+		{name: "refused request stays refused", requested: "v2", over: "v2@main t1", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want: desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", RefusedCommit: commit2,
 				Refused: "v2@main t1 at " + commit1 + " not at " + commit2}},
-		{name: "rejected request is repeated", requested: "v2", over: "v2@main t2", commit: commit1,
+		{name: "refused request is repeated", requested: "v2", over: "v2@main t2", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t2"}},
-		{name: "rejected request with another commit", requested: "v2", over: "v2@main t1", commit: commit2,
+		{name: "refused request with another commit", requested: "v2", over: "v2@main t1", commit: commit2,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
 			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
 	} {
@@ -272,7 +272,7 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 func TestRequestedOverTooLong(t *testing.T) {
 	gs := verdicts.Smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
-	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566))
+	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566)) // 577 characters, one too many
 	d, err := desiredref.Of(gs, "")
 	require.NoError(t, err)
 	assert.Equal(t, desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}, d)
@@ -296,7 +296,7 @@ func (f *fleet) step(r *rand.Rand) {
 	f.clock++
 	at := fmt.Sprintf("t%d", f.clock)
 	ref := walkRefs[r.IntN(len(walkRefs))]
-	action := []string{"spec", "spec", "push", "setter", "rollback", "plain", "remove", "hint"}[r.IntN(8)]
+	action := []string{"spec", "spec", "push", "setter", "rollback", "plain", "remove", "poll"}[r.IntN(8)]
 	f.log = append(f.log, action+" "+ref)
 	a, old := f.gs.Annotations, f.gs.Annotations[v1alpha1.AnnotationRequestedRef]
 	spec := f.gs.Spec.Git.Ref
@@ -326,7 +326,7 @@ func (f *fleet) step(r *rand.Rand) {
 			delete(a, name)
 		}
 		f.alive = false
-	case "hint":
+	case "poll":
 		a[v1alpha1.AnnotationRequestedAt] = at
 	}
 	requested := a[v1alpha1.AnnotationRequestedRef]
@@ -359,8 +359,8 @@ func (f *fleet) lead(t *testing.T) desiredref.Desired {
 	return d
 }
 
-// In any order of events: a later change of the spec always wins, A → B → A revives no request, a hint changes nothing, and a
-// repeated request takes effect.
+// In any order of events: a later change of the spec always wins, a lapsed request stays lapsed when
+// the spec returns, a request to poll git changes nothing, and a repeated request takes effect.
 func TestDesiredRefProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))

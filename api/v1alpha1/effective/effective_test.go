@@ -156,7 +156,7 @@ func TestServicePathMode(t *testing.T) {
 	assert.Equal(t, "config/resources/core/ignition/tag-type-definition/edge", got.Mappings[2].Destination)
 }
 
-// Errors name the reason, the annotation or field, and the valid values. With an error, only Paused is set.
+// Each error has a reason, and its text names what to change. With an error, only Paused is set.
 func TestEffectiveErrors(t *testing.T) {
 	long := strings.Repeat("a", 2000)
 	for _, c := range []struct {
@@ -230,7 +230,8 @@ func TestEffectiveErrors(t *testing.T) {
 	}
 }
 
-// An invalid annotation of a pod does not end the pause of its gateway.
+// An invalid annotation of a pod does not end the pause of its gateway. The profile area pauses its gateways. For the profiles default and
+// unknown, the test pauses the GatewaySync.
 func TestPausedWithInvalidAnnotation(t *testing.T) {
 	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "unknown": true} {
 		t.Run(profile, func(t *testing.T) {

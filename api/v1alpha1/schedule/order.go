@@ -43,7 +43,7 @@ func Steps(gs *v1alpha1.GatewaySync) []Step { return OrderOf(gs).Steps() }
 // StepOf returns the number of the step of a gateway, counted from 1. names are its name and that of its pod.
 func StepOf(gs *v1alpha1.GatewaySync, names ...string) int { return OrderOf(gs).StepOf(names...) }
 
-// OrderOf returns the order in which a rollout reaches gateways. If the spec is so large that Validate refuses it, there is one step.
+// OrderOf returns the order in which a rollout reaches gateways. If the spec is TooLarge, there is one step.
 func OrderOf(gs *v1alpha1.GatewaySync) Order {
 	o := Order{stages: gs.Stages()}
 	if TooLarge(gs) {
@@ -63,7 +63,7 @@ func OrderOf(gs *v1alpha1.GatewaySync) Order {
 	return o
 }
 
-// TooLarge reports whether a spec has so many names and patterns that Validate refuses it. OrderOf then knows no stages.
+// TooLarge reports whether a spec has so many names and patterns that Validate refuses it. OrderOf then ignores stages and syncOrder.
 func TooLarge(gs *v1alpha1.GatewaySync) bool { return comparisons(gs.Spec.Deployment) > maxComparisons }
 
 // maxComparisons bounds comparisons, so that OrderOf takes seconds at most.
@@ -99,7 +99,8 @@ func comparisons(d *v1alpha1.DeploymentSpec) int {
 func (o Order) Steps() []Step { return o.steps }
 
 // StepOf returns the number of the step of a gateway, counted from 1. names are its name and that of its pod: one-replica StatefulSets are
-// the rule, and the gateway of their pod line-0 is called line. If stages and syncOrder match both names, the one in the earlier stage counts.
+// the rule, and the gateway of their pod line-0 is called line. If the names are in different stages, the earlier stage counts. Within one
+// stage, a name with an entry in syncOrder counts before one without.
 func (o Order) StepOf(names ...string) int {
 	gateway := o.nameOf(names)
 	step := o.step(o.stageOf(gateway), o.entryOf(gateway))
@@ -156,7 +157,8 @@ func matchesAny(patterns []string, names ...string) bool {
 }
 
 // Unmatched returns the names and patterns of spec.deployment that match none of the gateways in the status, as one sentence with the
-// gateways there are; "" if there are none, or if no gateway is known. A typing error would make a stage or a window mean nothing.
+// gateways there are. It returns "" if all match, if no gateway is known, or if the spec is TooLarge. With a typing error in a name, a stage
+// or a window has no effect.
 func Unmatched(gs *v1alpha1.GatewaySync) string {
 	d, gateways := gs.Spec.Deployment, gs.Status.DiscoveredGateways
 	if d == nil || len(gateways) == 0 || TooLarge(gs) {
@@ -199,7 +201,7 @@ func first(list []string, separator string) string {
 	return text
 }
 
-// matchesGateway reports whether a name, or a pattern with "*", of a stage matches the name of a gateway.
+// matchesGateway reports whether a name, or a pattern with "*", matches the name of a gateway.
 func matchesGateway(pattern, gateway string) bool {
 	if !isPattern(pattern) {
 		return pattern == gateway

@@ -232,7 +232,7 @@ func TestWindows(t *testing.T) {
 	weekdays := v1alpha1.MaintenanceWindow{Name: "weekdays", Schedule: "0 6 * * 1-5", Duration: "12h"}
 	freeze := v1alpha1.MaintenanceWindow{Name: "freeze", Kind: v1alpha1.WindowDeny, Schedule: "0 0 24 12 *", Duration: "72h"}
 	always := v1alpha1.MaintenanceWindow{Name: "always", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}
-	leap := v1alpha1.MaintenanceWindow{Name: "leap", Schedule: "0 0 29 2 *", Duration: "1h"} // after 2096, not before 2104
+	leap := v1alpha1.MaintenanceWindow{Name: "leap", Schedule: "0 0 29 2 *", Duration: "1h"} // after 2096, not before 2104: cron looks ahead five years
 	weekLong := v1alpha1.MaintenanceWindow{Name: "week", Kind: v1alpha1.WindowDeny, Schedule: "0 0 24 12 *", Duration: "168h"}
 	dense := v1alpha1.MaintenanceWindow{Name: "dense", Schedule: "*/5 * * * *", Duration: "1m"}
 	berlin := nights
@@ -301,7 +301,7 @@ func TestWindowsAtClockChange(t *testing.T) {
 	assert.Equal(t, time.Date(2026, 3, 30, 0, 30, 0, 0, time.UTC), until.UTC())
 	closed, _ = w.Closed(time.Date(2026, 10, 25, 0, 30, 0, 0, time.UTC))
 	assert.Empty(t, closed)
-	for name, tt := range map[string]struct{ zone, schedule, begins string }{ // days without a midnight
+	for name, tt := range map[string]struct{ zone, schedule, begins string }{ // days without a midnight, and one that ZoneBounds gets wrong
 		"Cairo, weekday":              {"Africa/Cairo", "0 8 * * 5", "2026-04-24T08:00:00+03:00"},
 		"Cairo, day":                  {"Africa/Cairo", "0 8 24 * *", "2026-04-24T08:00:00+03:00"},
 		"Beirut, month":               {"Asia/Beirut", "0 8 29 3 *", "2026-03-29T08:00:00+03:00"},
@@ -328,7 +328,7 @@ func TestWindowsValidation(t *testing.T) {
 		change func(*v1alpha1.MaintenanceWindow)
 		field  string
 	}{
-		"a name":            {func(w *v1alpha1.MaintenanceWindow) { w.Name = "A b" }, "name"},
+		"invalid name":      {func(w *v1alpha1.MaintenanceWindow) { w.Name = "A b" }, "name"},
 		"one name twice":    {func(w *v1alpha1.MaintenanceWindow) { w.Name = "a" }, "name"},
 		"local time zone":   {func(w *v1alpha1.MaintenanceWindow) { w.TimeZone = "Local" }, "timeZone"},
 		"too many gateways": {func(w *v1alpha1.MaintenanceWindow) { w.Gateways = slices.Repeat([]string{"a"}, 257) }, "gateways"},

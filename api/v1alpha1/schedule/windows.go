@@ -98,7 +98,8 @@ func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.E
 	return out, errs
 }
 
-// active reports whether t is in the window, and when the window next begins or ends. The time is zero if the window never begins again.
+// active reports whether t is in the window, and when the window next begins or ends. The time is zero if the next beginning is not known. If the
+// window begins again before it ends, the end is that of its earliest beginning.
 func (w *window) active(t time.Time) (bool, time.Time) {
 	began := w.next(t.Add(-w.duration))
 	if !began.IsZero() && !began.After(t) {
@@ -107,8 +108,8 @@ func (w *window) active(t time.Time) (bool, time.Time) {
 	return false, began
 }
 
-// next returns when the window first begins after t; zero if never. It asks for each period between two changes of the clock by itself, because
-// cron.Schedule leaves out days that have no midnight.
+// next returns when the window first begins after t; zero if not within the five years that cron looks ahead. It asks for each period between
+// two changes of the clock by itself, because cron.Schedule leaves out days that have no midnight.
 func (w *window) next(t time.Time) time.Time {
 	for period := t.In(w.zone); ; {
 		_, offset := period.Zone()
@@ -122,11 +123,11 @@ func (w *window) next(t time.Time) time.Time {
 	}
 }
 
-// maxChanges limits how far Closed looks ahead, in windows that deny or allow syncs.
+// maxChanges limits how far Closed looks ahead, in beginnings and ends of windows.
 const maxChanges = 1000
 
 // Closed returns the name of the window because of which syncs are not allowed at t, and the time when they are allowed again, which is
-// zero if unknown. It is the window that denies them, or else the next window that allows them. The name is "" if they are allowed at t.
+// zero if unknown. The window is the one that denies them, or else the next one that allows them. The name is "" if they are allowed at t.
 func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	for range maxChanges {
 		window, next := all.closedBy(t)

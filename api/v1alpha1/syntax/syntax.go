@@ -151,7 +151,7 @@ func SpecRefProblem(ref string) string {
 	return GitRefProblem(ref)
 }
 
-// IsCommit reports whether a ref has the form of a commit id: 40 hex digits. Such a ref is never a branch or a tag.
+// IsCommit reports whether a ref has the form of a commit id: 40 hex digits. Stoker never reads such a ref as a branch or a tag.
 func IsCommit(ref string) bool {
 	return len(ref) == 40 && strings.Trim(ref, "0123456789abcdefABCDEF") == ""
 }

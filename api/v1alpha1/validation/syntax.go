@@ -101,7 +101,7 @@ func PatternProblem(pattern string) string {
 	return ""
 }
 
-// PathPatternProblem returns why a pattern of destination paths is not valid; "" if it is. Annotations, the spec and the plan use it, so
+// PathPatternProblem returns why a pattern of relative paths is not valid; "" if it is. Annotations, the spec and the plan use it, so
 // that all accept the same patterns.
 func PathPatternProblem(pattern string) string {
 	switch {
@@ -113,7 +113,8 @@ func PathPatternProblem(pattern string) string {
 	return PatternProblem(pattern)
 }
 
-// SyncRecordValid reports whether the API server accepts the record. One invalid record would make it reject the whole object.
+// SyncRecordValid reports whether the API server surely accepts the record. It would reject an object with one invalid record. Lengths count
+// in bytes here and in characters there, so SyncRecordValid may refuse a long ref that the API server would accept.
 func SyncRecordValid(r *v1alpha1.SyncRecord) bool {
 	year := r.Timestamp.UTC().Year()
 	return year >= 1000 && year <= 9999 && (r.Commit == "" || syntax.IsCommit(r.Commit) && r.Commit == strings.ToLower(r.Commit)) && len(r.Ref) <= 255 &&

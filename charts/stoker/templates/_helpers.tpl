@@ -17,7 +17,7 @@ app.kubernetes.io/part-of: stoker
 app.kubernetes.io/component: injector
 {{- end }}
 
-{{- /* They do not include the release's name, because Argo CD may track objects by that label. */ -}}
+{{- /* Selectors do not include the release's name, because Argo CD may track objects by that label. */ -}}
 {{- define "stoker.injector.selector" -}}
 app.kubernetes.io/name: stoker
 app.kubernetes.io/component: injector

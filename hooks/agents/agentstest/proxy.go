@@ -21,7 +21,8 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// Proxy is an HTTP server in front of an API server. It answers requests for the state of agents, and forwards all others.
+// Proxy is an HTTP server in front of an API server. It answers requests for the state of agents, and for pods/exec of pods with a program
+// (see Execute). It forwards all others.
 type Proxy struct {
 	server       *httptest.Server
 	mu           sync.Mutex
@@ -45,7 +46,7 @@ func New(t testing.TB, cluster *kubetest.Cluster) *Proxy {
 		p.mu.Lock()
 		p.requestPaths = append(p.requestPaths, r.URL.Path)
 		p.mu.Unlock()
-		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NS/pods/POD:8082/proxy/state
+		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NS/pods/http:POD:8082/proxy/state
 		if len(parts) == 7 && parts[6] == "exec" {
 			p.mu.Lock()
 			program, ok := p.programs[parts[3]+"/"+parts[5]]

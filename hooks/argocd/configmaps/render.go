@@ -106,8 +106,8 @@ func healthTrigger(description, health string) string {
 	return fmt.Sprintf("- description: %s\n  when: app.status.health?.status == '%s'\n  send: [stoker-health]\n", description, health)
 }
 
-// The receiver ignores the ref of an Application's sync, because the synced revision is a commit of the repository that holds
-// the Application. The body only triggers a poll of git, and its id identifies repeats.
+// The body of syncTemplate names no ref, because the synced revision is a commit of the repository with the manifests. It only triggers a poll
+// of git, and its id identifies repeats.
 const (
 	service = `url: http://stoker-receiver.stoker-system.svc:9444
 headers:

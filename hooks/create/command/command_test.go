@@ -26,7 +26,7 @@ import (
 
 const token = "S3CR3T-1"
 
-// terminal is a program with a terminal, or without one.
+// terminal runs stoker create with a terminal, or without one, and keeps the output.
 type terminal struct {
 	out, err    bytes.Buffer
 	stdin       string
@@ -54,7 +54,7 @@ func (x *terminal) run(t *testing.T, args ...string) error {
 	return err
 }
 
-func secretFile(t *testing.T, content string) string {
+func fileWith(t *testing.T, content string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
@@ -73,7 +73,7 @@ var press = gitserver.Files(map[string]string{
 	"config/resources/core/ignition/security-properties/resource.json": `{"scope":"A","version":1,"files":["config.json"],"attributes":{}}`,
 })
 
-// C7: a private repository over https. Only the folders and a few files are fetched, and the token is printed nowhere.
+// C7 of docs/internals/threats.md: a private repository over https. Only the folders and a few files are fetched, and the token is printed nowhere.
 func TestPrivateRepository(t *testing.T) {
 	root := t.TempDir()
 	repo := gitserver.NewRepo(t, filepath.Join(root, "plant.git"))
@@ -85,7 +85,7 @@ func TestPrivateRepository(t *testing.T) {
 	server, err := gitserver.Start(root, gitserver.Options{TLS: true, Auth: gitserver.Token(token)})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, server.Close()) })
-	address, ca, secret := server.URL("plant.git"), secretFile(t, string(server.CA())), secretFile(t, token+"\n")
+	address, ca, secret := server.URL("plant.git"), fileWith(t, string(server.CA())), fileWith(t, token+"\n")
 	x := &terminal{namespace: "plant"}
 
 	require.NoError(t, x.run(t, "gatewaysync", "press", "--repo", address, "--secret", "login/token="+secret, "--secret", "ca/ca.crt="+ca))
@@ -162,12 +162,12 @@ func TestLocalClone(t *testing.T) {
 		"apply a token":                 {"password", token + "\n", "there is no cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := x.run(t, "gatewaysync", "press", "--dir", clone(t, "https://git.example.com/plant.git"), "--secret", "a/"+c.key+"="+secretFile(t, c.content), "--apply")
+			err := x.run(t, "gatewaysync", "press", "--dir", clone(t, "https://git.example.com/plant.git"), "--secret", "a/"+c.key+"="+fileWith(t, c.content), "--apply")
 			require.ErrorContains(t, err, c.want)
 		})
 	}
 	t.Run("a token with another key", func(t *testing.T) {
-		list, err := (&gatewaySyncFlags{secrets: map[string]string{"a/password": secretFile(t, token+"\n")}}).secretObjects(
+		list, err := (&gatewaySyncFlags{secrets: map[string]string{"a/password": fileWith(t, token+"\n")}}).secretObjects(
 			&v1alpha1.Credential{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "a", Key: "password"}}})
 		require.NoError(t, err)
 		require.Len(t, list, 1)
@@ -206,22 +206,22 @@ func TestLocalClone(t *testing.T) {
 func TestWrongArguments(t *testing.T) {
 	x := &terminal{}
 	for name, args := range map[string][]string{
-		"no tree":                {"gatewaysync", "press"},
-		"name":                   {"gatewaysync", "Press", "--dir", "."},
-		"long name":              {"gatewaysync", strings.Repeat("a", 49), "--dir", "."},
-		"ref":                    {"gatewaysync", "press", "--dir", ".", "--ref", "a..b"},
-		"ref of a folder":        {"gatewaysync", "press", "--dir", t.TempDir(), "--ref", "main"},
-		"address":                {"gatewaysync", "press", "--repo", "git.example.com"},
-		"ssh without a key":      {"gatewaysync", "press", "--repo", "ssh://git@git.example.com/a.git"},
-		"secret":                 {"gatewaysync", "press", "--dir", ".", "--secret", "token=x"},
-		"two credentials":        {"gatewaysync", "press", "--dir", t.TempDir(), "--secret", "a/token=x", "--secret", "b/token=x"},
-		"app without a key":      {"gatewaysync", "press", "--dir", t.TempDir(), "--github-app", "1/2"},
-		"app without an id":      {"gatewaysync", "press", "--dir", t.TempDir(), "--github-app", "1", "--secret", "a/private-key.pem=x"},
-		"value instead of file":  {"secret", "git", "git-credentials", "--token-file", token},
-		"ssh key without a host": {"secret", "git", "git-credentials", "--ssh-key-file", sshKey(t)},
-		"neither way":            {"secret", "webhook", "line", "--export=false"},
-		"name of a secret":       {"secret", "webhook", "A_B"},
-		"host keys for a token":  {"secret", "git", "a", "--token-file", secretFile(t, token), "--known-hosts-file", secretFile(t, "x")},
+		"no tree":                     {"gatewaysync", "press"},
+		"name":                        {"gatewaysync", "Press", "--dir", "."},
+		"long name":                   {"gatewaysync", strings.Repeat("a", 49), "--dir", "."},
+		"ref":                         {"gatewaysync", "press", "--dir", ".", "--ref", "a..b"},
+		"ref of a folder":             {"gatewaysync", "press", "--dir", t.TempDir(), "--ref", "main"},
+		"address":                     {"gatewaysync", "press", "--repo", "git.example.com"},
+		"ssh without a key":           {"gatewaysync", "press", "--repo", "ssh://git@git.example.com/a.git"},
+		"secret":                      {"gatewaysync", "press", "--dir", ".", "--secret", "token=x"},
+		"two credentials":             {"gatewaysync", "press", "--dir", t.TempDir(), "--secret", "a/token=x", "--secret", "b/token=x"},
+		"app without a key":           {"gatewaysync", "press", "--dir", t.TempDir(), "--github-app", "1/2"},
+		"app without an id":           {"gatewaysync", "press", "--dir", t.TempDir(), "--github-app", "1", "--secret", "a/private-key.pem=x"},
+		"value instead of file":       {"secret", "git", "git-credentials", "--token-file", token},
+		"ssh key without a host":      {"secret", "git", "git-credentials", "--ssh-key-file", sshKey(t)},
+		"neither printed nor applied": {"secret", "webhook", "line", "--export=false"},
+		"name of a secret":            {"secret", "webhook", "A_B"},
+		"host keys for a token":       {"secret", "git", "a", "--token-file", fileWith(t, token), "--known-hosts-file", fileWith(t, "x")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := x.run(t, args...)
@@ -235,7 +235,7 @@ func sshKey(t *testing.T) string {
 	t.Helper()
 	_, text, err := gitserver.NewSSHKey()
 	require.NoError(t, err)
-	return secretFile(t, text)
+	return fileWith(t, text)
 }
 
 // secretOf reads the printed Secret.
@@ -249,12 +249,12 @@ func secretOf(t *testing.T, x *terminal) corev1.Secret {
 
 func TestSecrets(t *testing.T) {
 	x := &terminal{namespace: "plant"}
-	require.NoError(t, x.run(t, "secret", "git", "git-credentials", "--token-file", secretFile(t, token+"\n")))
+	require.NoError(t, x.run(t, "secret", "git", "git-credentials", "--token-file", fileWith(t, token+"\n")))
 	s := secretOf(t, x)
 	assert.Equal(t, map[string][]byte{"token": []byte(token)}, s.Data)
 	assert.Equal(t, []string{"git-credentials", "plant"}, []string{s.Name, s.Namespace})
 
-	require.NoError(t, x.run(t, "secret", "api-key", "gateway-api", "--key-file", secretFile(t, "stoker:"+token+"\n")))
+	require.NoError(t, x.run(t, "secret", "api-key", "gateway-api", "--key-file", fileWith(t, "stoker:"+token+"\n")))
 	assert.Equal(t, map[string][]byte{"apiKey": []byte("stoker:" + token)}, secretOf(t, x).Data)
 
 	require.NoError(t, x.run(t, "secret", "webhook", "stoker-webhook"))
@@ -266,12 +266,12 @@ func TestSecrets(t *testing.T) {
 	assert.NotEqual(t, first, secretOf(t, x).Data["token"])
 
 	for name, args := range map[string][]string{
-		"token with a line end":       {"git", "a", "--token-file", secretFile(t, token+"\nother")},
-		"empty file":                  {"git", "a", "--token-file", secretFile(t, "\n")},
-		"API key without a name":      {"api-key", "a", "--key-file", secretFile(t, token)},
-		"public key":                  {"git", "a", "--ssh-key-file", secretFile(t, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"), "--known-hosts-file", secretFile(t, "x")},
-		"app key without PEM":         {"git", "a", "--github-app-key-file", secretFile(t, token)},
-		"two kinds of credentials":    {"git", "a", "--github-app-key-file", secretFile(t, token), "--token-file", secretFile(t, token)},
+		"token with a line end":       {"git", "a", "--token-file", fileWith(t, token+"\nother")},
+		"empty file":                  {"git", "a", "--token-file", fileWith(t, "\n")},
+		"API key without a name":      {"api-key", "a", "--key-file", fileWith(t, token)},
+		"public key":                  {"git", "a", "--ssh-key-file", fileWith(t, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"), "--known-hosts-file", fileWith(t, "x")},
+		"app key without PEM":         {"git", "a", "--github-app-key-file", fileWith(t, token)},
+		"two kinds of credentials":    {"git", "a", "--github-app-key-file", fileWith(t, token), "--token-file", fileWith(t, token)},
 		"no kind of credentials":      {"git", "a"},
 		"API key on the command line": {"api-key", "a", "stoker:" + token},
 	} {
@@ -319,7 +319,7 @@ func TestHostKey(t *testing.T) {
 	}
 	x := &terminal{}
 	t.Run("file", func(t *testing.T) {
-		require.NoError(t, x.run(t, "secret", "git", "git-credentials", "--ssh-key-file", key, "--known-hosts-file", secretFile(t, hosts)))
+		require.NoError(t, x.run(t, "secret", "git", "git-credentials", "--ssh-key-file", key, "--known-hosts-file", fileWith(t, hosts)))
 		assert.Equal(t, strings.TrimSpace(hosts), strings.TrimSpace(string(secretOf(t, x).Data["known_hosts"])))
 	})
 	t.Run("public host", func(t *testing.T) {

@@ -32,7 +32,7 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// The commits of all fleets: gateways that are behind run Old, and the others run Target.
+// The commits of all fleets: Target is the desired one. Gateways that are behind run Old, except for one whose scan of Target failed.
 const (
 	Old    = "3abea812817f08376beec80744660b4fbcb76fc2"
 	Target = "8a9ef4f0c1d2e3f405162738495a6b7c8d9e0f12"
@@ -210,7 +210,8 @@ func (s *Scene) Rollout(name string, phase v1alpha1.RolloutPhase) *v1alpha1.Gate
 	return s.Write(gs, st)
 }
 
-// Write writes a GatewaySync with its status, as a lead that is alive does. It creates the GatewaySync if it does not exist.
+// Write writes the status of a GatewaySync, as a lead that is alive does. It creates the GatewaySync if it does not exist. An existing one keeps
+// its spec.
 func (s *Scene) Write(gs *v1alpha1.GatewaySync, st v1alpha1.GatewaySyncStatus) *v1alpha1.GatewaySync {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -279,7 +280,7 @@ func (s *Scene) Pod(name string) {
 }
 
 // Agent creates the pod of a gateway, and a fake agent that answers with a plan, drift, a snapshot, a proposal, three past
-// syncs and the text of files.
+// syncs, the files that the second of them changed, and the text of files.
 func (s *Scene) Agent(gateway, pod string) {
 	s.t.Helper()
 	s.Pod(pod)

@@ -102,7 +102,7 @@ func parseSize(text string) (size, error) {
 	return of, nil
 }
 
-// Run is the whole program.
+// Run starts a control plane, measures, and writes the report to stdout. If a part fails, its error is returned, and the report has the others.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	s, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

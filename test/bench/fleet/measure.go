@@ -105,7 +105,7 @@ type result struct {
 // lockRequests has the requests by which a lead renews its lock in the SyncTarget.
 var lockRequests = map[string]bool{"get synctargets": true, "update synctargets": true}
 
-// confirmRequest is the write by which a lead confirms a status.
+// confirmRequest is the write by which a lead changes or confirms a status.
 const confirmRequest = "patch gatewaysyncs/status"
 
 // allowedConfirms returns how many confirmations a GatewaySync may have in the window.

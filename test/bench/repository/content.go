@@ -50,8 +50,8 @@ func binaries(n int) []Path {
 // BinaryBytes is the size of a BinaryFile.
 const BinaryBytes = 40 << 20
 
-// Layout lists n files in the shape of real repositories: resources are directories of two or three small files, a
-// sixth of all files are thumbnails, and paths are up to ten levels deep.
+// Layout lists n files in the shape of real repositories: resources are directories of two or three small files, about
+// an eighth of all files are thumbnails, and paths are up to ten levels deep.
 func Layout(n int) []Path {
 	projects := min(1+n/4000, 40)
 	var all []Path

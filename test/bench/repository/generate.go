@@ -35,6 +35,8 @@ const (
 //	refs/bench/merge/N  the merge of a branch that left the line before all past commits, and changed one file
 //	refs/bench/hundred/N  fifty resources saved, which are about a hundred files
 //	refs/bench/late/N   one file changed
+//
+// Beside the line are refs/bench/root, its first commit, and refs/bench/side/N, the branch that merge/N merges.
 const Base = "refs/bench/base"
 
 // Size is what a repository has. The cache knows it by its name.
@@ -95,7 +97,7 @@ type history struct {
 	size   Size
 	paths  []Path
 	commit int // commits so far
-	next   int // index of the next changed file
+	picked int // index of the file that pick returned last
 	tip    string
 }
 
@@ -124,8 +126,8 @@ func WriteFile(w *bufio.Writer, name, content string) {
 // pick returns the next data file to change; successive ones are spread over the whole tree.
 func (h *history) pick() Path {
 	for {
-		h.next = (h.next + 7919) % len(h.paths) // a prime, so that every file gets its turn
-		if p := h.paths[h.next]; p.Kind <= PictureFile {
+		h.picked = (h.picked + 7919) % len(h.paths) // a prime, so that every file gets its turn
+		if p := h.paths[h.picked]; p.Kind <= PictureFile {
 			return p
 		}
 	}
@@ -139,11 +141,11 @@ func (h *history) change(w *bufio.Writer, n int) {
 	}
 }
 
-// save writes a new version of n files with their resource.json, like a Designer.
+// save writes a new version of n files like a Designer: with the resource.json, if the file has one that follows it in the list.
 func (h *history) save(w *bufio.Writer, n int) {
 	for range n {
 		h.change(w, 1)
-		if i := h.next + 1; i < len(h.paths) && h.paths[i].Kind == ResourceFile {
+		if i := h.picked + 1; i < len(h.paths) && h.paths[i].Kind == ResourceFile {
 			WriteFile(w, Mapped+h.paths[i].Name, h.Content(h.paths[i]))
 		}
 	}

@@ -70,12 +70,12 @@ type Operation struct {
 // Over reports whether the operation has ended.
 func (o *Operation) Over() bool { return o.Phase != "Running" && o.Phase != "Terminating" }
 
-// Applications are those of Argo CD's namespace.
+// Applications returns the client of the Applications in Argo CD's namespace.
 func Applications(client dynamic.Interface) dynamic.ResourceInterface {
 	return client.Resource(Resources).Namespace(Namespace)
 }
 
-// Projects are the AppProjects of Argo CD's namespace.
+// Projects returns the client of the AppProjects in Argo CD's namespace.
 func Projects(client dynamic.Interface) dynamic.ResourceInterface {
 	return client.Resource(projects).Namespace(Namespace)
 }
@@ -136,7 +136,8 @@ func (a *ArgoCD) Run(ctx context.Context, application string, r Resource, action
 	return err
 }
 
-// Health returns the health of a resource and its message. Since Argo CD 3 the Application itself no longer holds them.
+// Health returns the health of a resource, a space and its message; "" if the Application has no such resource. Since Argo CD 3 the Application
+// itself no longer holds them.
 func (a *ArgoCD) Health(ctx context.Context, application string, r Resource) (string, error) {
 	raw, err := a.ask(ctx, http.MethodGet, application, "resource-tree", url.Values{}, nil)
 	if err != nil {

@@ -32,7 +32,7 @@ type Options struct {
 	Programs string // directory of the built programs, from build.Cache.ArgoCD
 	// RepoServer are additional arguments of the repository server.
 	RepoServer []string
-	// Tools are the directories of the programs that Argo CD calls: kubectl, which applies roles, and kustomize.
+	// Tools are the directories of the programs that Argo CD calls: kubectl, which applies roles, kustomize and helm.
 	Tools      []string
 	Kubeconfig string
 	// Dir holds the data and logs of the programs. A socket is created in it, so its path must be short.

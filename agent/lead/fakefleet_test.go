@@ -27,12 +27,12 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// paper is a fleet without an API server. It stores and counts writes.
-type paper struct {
+// fakeFleet is a fleet without an API server. It stores what a term writes, and when.
+type fakeFleet struct {
 	status.Seen
 	t       *testing.T
 	mu      sync.Mutex
-	held    v1alpha1.SyncTargetSpec
+	held    v1alpha1.SyncTargetSpec // the stored target
 	version int
 	wake    chan struct{}
 
@@ -51,14 +51,14 @@ type paper struct {
 	prunes       bool          // the CRD lacks status.target.subject
 }
 
-func newPaper(t *testing.T, n int) *paper {
-	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
+func newFakeFleet(t *testing.T, n int) *fakeFleet {
+	p := &fakeFleet{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat}}
 	p.GatewaySync.Spec.Polling.Interval = "60s"
 	p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitA} }
 	return p
 }
 
-func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
+func (p *fakeFleet) sync() (*v1alpha1.GatewaySync, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stuck != nil {
@@ -66,7 +66,7 @@ func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
 	}
 	return p.GatewaySync.DeepCopy(), nil
 }
-func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
+func (p *fakeFleet) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []*v1alpha1.SyncReport // copies, because objects of an informer are never modified
@@ -75,10 +75,10 @@ func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	}
 	return out, nil
 }
-func (p *paper) pods() []status.Pod        { return p.Pods }
-func (p *paper) sole(context.Context) bool { return false }
-func (p *paper) changed() <-chan struct{}  { return p.wake }
-func (p *paper) target() v1alpha1.SyncTargetSpec {
+func (p *fakeFleet) pods() []status.Pod        { return p.Pods }
+func (p *fakeFleet) sole(context.Context) bool { return false }
+func (p *fakeFleet) changed() <-chan struct{}  { return p.wake }
+func (p *fakeFleet) target() v1alpha1.SyncTargetSpec {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.outdated != nil {
@@ -87,7 +87,7 @@ func (p *paper) target() v1alpha1.SyncTargetSpec {
 	return *p.held.DeepCopy()
 }
 
-func (p *paper) readTarget(context.Context) error {
+func (p *fakeFleet) readTarget(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuseTarget != nil {
@@ -97,7 +97,7 @@ func (p *paper) readTarget(context.Context) error {
 	return nil
 }
 
-func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+func (p *fakeFleet) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuseTarget != nil {
@@ -120,7 +120,7 @@ func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetS
 	return nil
 }
 
-func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+func (p *fakeFleet) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
 	p.mu.Lock()
 	delay := p.delay
 	p.mu.Unlock()
@@ -175,14 +175,14 @@ func merge(m, change map[string]any) {
 	}
 }
 
-func (p *paper) sendEvents(_ *v1alpha1.GatewaySync, e []status.Event) {
+func (p *fakeFleet) sendEvents(_ *v1alpha1.GatewaySync, e []status.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = append(p.sent, e...)
 }
 
 // change changes the GatewaySync as another client would.
-func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
+func (p *fakeFleet) change(f func(*v1alpha1.GatewaySync)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	gs := p.GatewaySync.DeepCopy()
@@ -193,7 +193,7 @@ func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
 	signal(p.wake)
 }
 
-func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) pollResult {
+func (p *fakeFleet) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) pollResult {
 	p.mu.Lock()
 	n := len(p.polls)
 	p.polls = append(p.polls, time.Now())
@@ -204,11 +204,11 @@ func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) pol
 	return f
 }
 
-// onPaper runs a test in virtual time, during a term on paper that setup may change before.
-func onPaper(t *testing.T, gateways int, setup func(*paper), during func(*testing.T, *paper)) {
+// duringTerm runs a test in virtual time, during a term on a fakeFleet that setup may change before.
+func duringTerm(t *testing.T, gateways int, setup func(*fakeFleet), during func(*testing.T, *fakeFleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaper(t, gateways)
+		p := newFakeFleet(t, gateways)
 		if setup != nil {
 			setup(p)
 		}
@@ -217,9 +217,9 @@ func onPaper(t *testing.T, gateways int, setup func(*paper), during func(*testin
 }
 
 // lead runs a term in virtual time while f runs.
-func (p *paper) lead(f func()) { p.leadWith(p.poll, f) }
+func (p *fakeFleet) lead(f func()) { p.leadWith(p.poll, f) }
 
-func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, question) pollResult, f func()) {
+func (p *fakeFleet) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, question) pollResult, f func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
@@ -232,14 +232,14 @@ func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, quest
 	assert.NoError(p.t, <-done)
 }
 
-func (p *paper) heard() []status.Event {
+func (p *fakeFleet) sentEvents() []status.Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sent)
 }
 
 // times returns a copy of recorded times.
-func (p *paper) times(of *[]time.Time) []time.Time {
+func (p *fakeFleet) times(of *[]time.Time) []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(*of)
@@ -308,7 +308,7 @@ func messageOf(st *v1alpha1.GatewaySyncStatus, name string) string {
 }
 
 // unreachable makes the agent of a gateway report that it cannot be reached.
-func (p *paper) unreachable(i int) {
+func (p *fakeFleet) unreachable(i int) {
 	r := &p.Reports[i].Status
 	r.Phase, r.Reason, r.Message, r.Commit = v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "refused", ""
 	r.Target, r.Revision, r.Generation = commitA, p.Target.Revision, p.Target.Generation
