@@ -141,7 +141,7 @@ func (a app) build(ctx context.Context, args []string) error {
 	return nil
 }
 
-// running returns the run directory of the running cluster.
+// running returns the run directory of a running cluster, of several the first one in runDirs.
 func running() (string, error) {
 	cache, err := build.Open(build.Cache{})
 	if err != nil {

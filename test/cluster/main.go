@@ -11,7 +11,7 @@
 //	go run ./test/cluster ctl status | stop, kill, pause, resume, start, restart or log <program>
 //	go run ./test/cluster down
 //	go run ./test/cluster run [flags of up] -- command …   a cluster for as long as a command runs
-//	go run ./test/cluster build [-nodes 1]                 build in advance what the others need
+//	go run ./test/cluster build [-nodes 1]                 build in advance what the other verbs need
 //
 // A cluster started by up runs until down. When the process that keeps it ends for any reason, everything ends.
 package main

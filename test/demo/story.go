@@ -249,9 +249,9 @@ func goesBackByItself(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	good, inGit := w.commits["repaired"], "services/site-a/"+projectFile
-	right := w.repo.Content(good, inGit)
-	c := w.commit("misnamed", "site-a: another library", gitserver.Write(inGit, strings.Replace(right, "plant-library", "plants-library", 1)))
+	good, projectInGit := w.commits["repaired"], "services/site-a/"+projectFile
+	right := w.repo.Content(good, projectInGit)
+	c := w.commit("misnamed", "site-a: another library", gitserver.Write(projectInGit, strings.Replace(right, "plant-library", "plants-library", 1)))
 	tried := func(s state) bool { return s.Commit == c && s.Reason == string(v1alpha1.ReasonVerificationFailed) }
 	s, err := w.agent.await(ctx, "the gateway does not load the commit", tried)
 	if err != nil {
@@ -278,7 +278,7 @@ func goesBackByItself(ctx context.Context, w *world) error {
 		return err
 	}
 	w.say("The next commit names it right. You do not have to clear anything.")
-	c = w.commit("named", "site-a: shift leaders", gitserver.Write(inGit, strings.Replace(right, "operators", "shift leaders", 1)))
+	c = w.commit("named", "site-a: shift leaders", gitserver.Write(projectInGit, strings.Replace(right, "operators", "shift leaders", 1)))
 	if s, err = w.agent.synced(ctx, c); err != nil {
 		return err
 	}
@@ -294,9 +294,9 @@ func refused(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	good, inGit := w.commits["named"], "services/site-a/"+projectFile
-	right, scans := w.repo.Content(good, inGit), w.scans()
-	c := w.commit("misnamed again", "site-a: another library", gitserver.Write(inGit, strings.Replace(right, "plant-library", "plants-library", 1)))
+	good, projectInGit := w.commits["named"], "services/site-a/"+projectFile
+	right, scans := w.repo.Content(good, projectInGit), w.scans()
+	c := w.commit("misnamed again", "site-a: another library", gitserver.Write(projectInGit, strings.Replace(right, "plant-library", "plants-library", 1)))
 	s, err := w.agent.await(ctx, "the commit is refused", func(s state) bool {
 		return s.Target == c && s.Reason == string(v1alpha1.ReasonReferenceMissing)
 	})
@@ -318,7 +318,7 @@ func refused(ctx context.Context, w *world) error {
 	if err := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = nil }); err != nil {
 		return err
 	}
-	_, err = w.agent.synced(ctx, w.commit("right", "site-a: the library", gitserver.Write(inGit, right)))
+	_, err = w.agent.synced(ctx, w.commit("right", "site-a: the library", gitserver.Write(projectInGit, right)))
 	return err
 }
 
@@ -341,9 +341,9 @@ func changeGoesBack(ctx context.Context, w *world) (err error) {
 	}
 
 	w.say("Maria makes alarms orange on site-a, in a Designer, and saves.")
-	inGit := "shared/" + alarmFile
+	alarmInGit := "shared/" + alarmFile
 	base := w.repo.Head()
-	hers := strings.Replace(w.repo.Content(base, inGit), "#C62828", "#EF6C00", 1)
+	hers := strings.Replace(w.repo.Content(base, alarmInGit), "#C62828", "#EF6C00", 1)
 	if err := w.save(ctx, "plant-library", strings.TrimPrefix(alarm, "projects/plant-library/"), "style.json", hers); err != nil {
 		return err
 	}
@@ -356,11 +356,11 @@ func changeGoesBack(ctx context.Context, w *world) (err error) {
 	branch := s.Proposal.Branch
 	w.show("branch " + branch + "\n" + w.repo.Git("log", "-1", "--format=%an: %s", branch) + "\n" +
 		w.repo.Git("diff", "--name-status", base, branch))
-	_, lines, _ := strings.Cut(w.repo.Git("diff", "--unified=0", base, branch, "--", inGit), "@@\n")
+	_, lines, _ := strings.Cut(w.repo.Git("diff", "--unified=0", base, branch, "--", alarmInGit), "@@\n")
 	w.show(lines)
 	if err := errors.Join(
 		w.check(w.repo.Git("rev-parse", branch+"^") == base, "the agent pushed one commit above %.7s, which the gateway runs", base),
-		w.check(w.repo.Content(branch, inGit) == hers, "it has the bytes that Maria saved, in the folder where git has the file"),
+		w.check(w.repo.Content(branch, alarmInGit) == hers, "it has the bytes that Maria saved, in the folder where git has the file"),
 	); err != nil {
 		return err
 	}

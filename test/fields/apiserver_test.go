@@ -23,7 +23,7 @@ import (
 type object = map[string]any
 
 // apiServer is a small API server without a network, so that it works in virtual time, too. It stores objects as they are, and records every
-// write with its user and parameters. It knows no versions, owners of fields or defaults.
+// write, except of Events, with its user and parameters. It detects no conflicts, and knows no owners of fields and no defaults.
 type apiServer struct {
 	mu       sync.Mutex
 	objects  map[string]object // by path
@@ -166,7 +166,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// discovery has the kinds of the server.
+// discovery has the answers about the kinds that a ConfigSync may apply here. The server stores objects of other kinds, too.
 var discovery = map[string]string{
 	"/api":  `{"kind":"APIVersions","versions":["v1"]}`,
 	"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
@@ -220,7 +220,7 @@ func selected(o object, selector string) bool {
 	return !ok || labels[key] == value
 }
 
-// watch sends every object of a collection, and then those that change.
+// watch sends the objects of a collection, if the client asks for them, and then those that change. It does not report deletions.
 func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, path string) {
 	w.WriteHeader(http.StatusOK)
 	if f, ok := w.(http.Flusher); ok {

@@ -157,7 +157,7 @@ func alertGroups(t *testing.T) []group[v1alpha1.GatewaySync] {
 	}
 }
 
-// receives returns a probe that sees what the receiver answers and writes if a git host reports a tag.
+// receives returns a probe that sees what the receiver answers and writes if a git host reports three tags in turn.
 func receives[T any](kind string) func(*testing.T, *T) string {
 	return func(t *testing.T, o *T) string {
 		var lines []string

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	}}
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _ = net.DefaultResolver.LookupHost(done, "slow.example.com") // reads the settings of this machine
+	_, _ = net.DefaultResolver.LookupHost(done, "slow.example.com") // reads the settings of this machine before virtual time begins
 	proxy := httptest.NewServer(http.NotFoundHandler())             // no test reaches another machine
 	_ = os.Setenv("HTTPS_PROXY", proxy.URL)
 	_ = os.Setenv("NO_PROXY", "")
@@ -159,7 +159,7 @@ func readable(value string) string {
 	return value
 }
 
-// alone returns a probe that uses a server while no other one does.
+// alone returns a probe that uses a server while no other probe uses it.
 func alone[T any](s *web, see func(*testing.T, *T) string) func(*testing.T, *T) string {
 	return func(t *testing.T, object *T) string {
 		s.used.Lock()

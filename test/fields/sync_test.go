@@ -122,6 +122,7 @@ func (g *gateway) start(change func(*v1alpha1.GatewaySync)) {
 	}
 }
 
+// changing matches what differs between two equal runs: times, ids with a time, addresses of servers, and signatures.
 var changing = regexp.MustCompile(`[0-9]{8}-[0-9]{6}(-[0-9a-z]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z|127\.0\.0\.1:[0-9]+|sha256=[0-9a-f]{64}`)
 
 // sync runs the standalone agent once with a GatewaySync in a file, and returns what it says and what is on the disk then.
@@ -240,7 +241,7 @@ func syncGroups(s *site) []group[v1alpha1.GatewaySync] {
 		{"sync of a file", mapping, mapped, syncs, map[string]any{"source": "other/projects/line/project.json", "destination": view + "second.json", "type": "dir", "template": false, "patches[].set": nil}},
 		{"sync of a folder", mapping, folder, syncs, map[string]any{"patches[].file": "**/none.json"}},
 		{"sync of a missing file", mapping, missing, syncs, map[string]any{"required": true}},
-		{"sync of a view that embeds none", "validation", func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{} }, syncs, map[string]any{"references": "refuse"}},
+		{"sync of a view that embeds a missing view", "validation", func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{} }, syncs, map[string]any{"references": "refuse"}},
 		{"sync of a ref", "", nil, syncs, map[string]any{"git.ref": s.first, "paused": true}},
 		{"sync with snapshots", "snapshots", func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots.Enabled = true }, syncs, map[string]any{"enabled": false, "maxSize": "1"}},
 	}

@@ -127,8 +127,8 @@ type workplace struct {
 	*plant.Plant
 	t             *testing.T
 	person, admin *document.Shell
-	release, head string
-	broken        string
+	release, head string // commits: the one with the tag v2.4.0, and the last good one of main
+	broken        string // a commit that all agents refuse
 }
 
 // settersRights are the rights that the examples need in addition to stoker-setter: reading Applications,

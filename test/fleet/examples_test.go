@@ -157,7 +157,8 @@ type (
 	values  map[string][2]string
 )
 
-// has asserts that a gateway has exactly the files of some folders, with some values replaced.
+// has asserts that a gateway has the files of some folders, with some values replaced, and otherwise only those that it had
+// before its agent started.
 func (e *example) has(g *plant.Gateway, from folders, set values) {
 	e.t.Helper()
 	want := map[string]string{}
@@ -203,13 +204,13 @@ func signature(t *testing.T, resource string) string {
 	return r.Attributes.LastModificationSignature
 }
 
-// run starts the agents and waits until all gateways run a commit.
+// run starts the agents, waits until all gateways run a commit, and types the commands of the example's README.
 func (e *example) run(commit string) {
 	e.t.Helper()
 	e.Start()
 	e.Eventually("all gateways run the commit", func() bool { return e.Ready(commit) })
 	assert.Len(e.t, e.Status().DiscoveredGateways, len(e.Gateways()))
-	// Runs the commands of the example's README, which use a namespace named after the example.
+	// The commands use a namespace named after the GatewaySync.
 	person := terminal(e.t, e.Plant, e.t.TempDir())
 	for c := range e.lines.Of("examples/" + filepath.Base(e.folder) + "/README.md") {
 		require.Contains(e.t, c.Text, " --namespace "+e.Name)
@@ -217,7 +218,7 @@ func (e *example) run(commit string) {
 	}
 }
 
-// names returns the gateways by the names of their pods.
+// names returns the gateways by their names, which may differ from those of their pods.
 func (e *example) names() map[string]*plant.Gateway {
 	by := map[string]*plant.Gateway{}
 	for _, g := range e.Gateways() {
@@ -254,6 +255,7 @@ func TestExampleServices(t *testing.T) {
 	assert.Equal(t, was, e.files(gateways["bottling"]), "a commit in one folder must change one gateway")
 }
 
+// udts is the folder of a gateway for the types of tags.
 const udts = "config/resources/core/ignition/tag-type-definition/default"
 
 func quoted(name string) string { return `"` + name + `"` }
@@ -294,7 +296,7 @@ func TestExampleSiteAndAreas(t *testing.T) {
 }
 
 // A commit reaches dev, then test, then prod after an approval. Outside its window prod waits, until a user lets the commit through. Only the
-// waits, the address of the health check and the hour of the window differ from the manifests.
+// waits, the address of the health check, the window and the polling interval differ from the manifests.
 func TestExampleStages(t *testing.T) {
 	t.Parallel()
 	e := install(t, "stages", document.Open(t))

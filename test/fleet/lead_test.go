@@ -207,11 +207,11 @@ func TestFleetOfSignedCommits(t *testing.T) {
 	}
 }
 
-// together is the oldest commit whose agents and commands work beside those of this tree. It stands for the last release until there is one.
+// oldestCompatible is the oldest commit whose agents and commands work beside those of this tree. It stands for the last release until there is one.
 // Before it, reports and targets had other fields; see the formats in docs/reference/compatibility.md.
-const together = "3c03957b834f"
+const oldestCompatible = "3c03957b834f"
 
-// lastRelease returns the tag of the last release before this commit, or together.
+// lastRelease returns the tag of the last release before this commit, or oldestCompatible.
 func lastRelease(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("git", "tag", "--list", "v*", "--merged", "HEAD", "--no-contains", "HEAD", "--sort=-version:refname").Output()
@@ -219,7 +219,7 @@ func lastRelease(t *testing.T) string {
 	if tags := strings.Fields(string(out)); len(tags) > 0 {
 		return tags[0]
 	}
-	return together
+	return oldestCompatible
 }
 
 // While a release is installed, old and new agents of a GatewaySync work together, whichever of them leads, and so do commands.

@@ -96,8 +96,8 @@ func TestKubectlColumns(t *testing.T) {
 		})
 	}
 	assert.Contains(t, lines("kubectl get gsr -o wide")["filling-6"], "Designer session of maria")
-	told, _ := admin.Try(t, "kubectl describe gs bottling")
-	assert.Contains(t, told, "Summary:")
+	description, _ := admin.Try(t, "kubectl describe gs bottling")
+	assert.Contains(t, description, "Summary:")
 }
 
 // What users should know of a gateway reaches the GatewaySync: they need not read the log of its agent.
@@ -136,7 +136,7 @@ func TestGatewayNotes(t *testing.T) {
 	require.NoError(t, os.WriteFile(one.Path("projects/line/project.json"), []byte(`{"title": "mine", "enabled": true}`), 0o600))
 	p.Converges("fourth", p.Push("fourth"))
 	p.Eventually("the row counts the saved file", func() bool { return row().FilesSaved == 1 })
-	p.Eventually("an Event", func() bool {
+	p.Eventually("an Event about the pod, and one about the GatewaySync", func() bool {
 		return events(t, p, v1alpha1.EventGatewayFilesReplaced, "replaced 1 file that a user had changed on "+one.Name) == 2
 	})
 	assert.Zero(t, events(t, p, v1alpha1.EventGatewayFilesReplaced, p.Gateways()[1].Name))

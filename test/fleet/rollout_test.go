@@ -64,7 +64,7 @@ func (l *line) until(commit string, phase v1alpha1.RolloutPhase) *v1alpha1.Gatew
 	return st
 }
 
-// titles returns the title of the canary's project, and that of the other gateways, or several if they differ.
+// titles returns the title of the canary's project, and that of the other gateways, or "several" if theirs differ.
 func (l *line) titles() [2]string {
 	gateways := l.Gateways()
 	all := [2]string{gateways[0].Title(), gateways[1].Title()}
@@ -165,7 +165,7 @@ func TestRolloutInStages(t *testing.T) {
 	})
 }
 
-// A canary fails in three ways. The other gateways keep what they run, and the canary goes back if the spec says so.
+// A canary fails in one of four ways. The other gateways keep what they run, and the canary goes back if the spec says so.
 func TestRolloutOfBadCommit(t *testing.T) {
 	back := func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
@@ -292,7 +292,7 @@ func TestAutomaticRollback(t *testing.T) {
 	p.Eventually("the other gateway runs the commit", func() bool { return healthy.Title() == "bad" })
 	assert.Equal(t, bad, p.Status().Retry)
 	assert.Equal(t, v1alpha1.OutcomeFailed, p.Status().Outcome.Phase)
-	p.Eventually("the Events", func() bool { return events(t, p, v1alpha1.EventAutoRollbackPerformed, bad[:7]) == 2 })
+	p.Eventually("an Event about the pod, and one about the GatewaySync", func() bool { return events(t, p, v1alpha1.EventAutoRollbackPerformed, bad[:7]) == 2 })
 	resp, err := http.Get("http://" + broken.Agent.Log.Address("metrics") + "/metrics")
 	require.NoError(t, err)
 	body, err := io.ReadAll(resp.Body)
@@ -316,5 +316,5 @@ func TestAutomaticRollback(t *testing.T) {
 	}
 	assert.Empty(t, row().AutoRollback)
 	assert.Empty(t, p.Status().Retry)
-	assert.Equal(t, 2, events(t, p, v1alpha1.EventAutoRollbackPerformed, bad[:7]), "once")
+	assert.Equal(t, 2, events(t, p, v1alpha1.EventAutoRollbackPerformed, bad[:7]), "the gateway must roll back only once")
 }

@@ -136,7 +136,7 @@ func TestRequestCommands(t *testing.T) {
 	assert.Contains(t, who.types(3, "wait", "site", "--timeout", "2s"), "not done")
 }
 
-// P5, P4: A Job that starts twice makes one request. A wait that started on an older generation does not
+// P5, P4: Three Jobs with one id make one request. A wait that started on an older generation does not
 // end on it. It reports which gateway is behind, and ends when the object is deleted.
 func TestRepeatedHookJobs(t *testing.T) {
 	t.Parallel()
@@ -203,8 +203,8 @@ func TestRepeatedHookJobs(t *testing.T) {
 	assert.Equal(t, "second", behind.Title(), "the gateways must not change")
 }
 
-// P6: Gateways restart without agents while no injector runs. The status says Ready forever, but wait
-// and get must not report the fleet as done.
+// P6: All agents end and do not come back, as after a restart of the gateways while no injector runs. The status says Ready
+// forever, but wait and get must not report the fleet as done.
 func TestWaitWithoutAgents(t *testing.T) {
 	t.Parallel()
 	for name, signal := range map[string]syscall.Signal{"agents stopped": syscall.SIGTERM, "agents killed": syscall.SIGKILL} {

@@ -79,7 +79,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run simulates a gateway until ctx is done. When the ports are open, it prints the addresses to stdout as shell variables.
+// run simulates a gateway until ctx is done. After the start, it prints the addresses to stdout as shell variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {

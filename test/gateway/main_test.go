@@ -69,8 +69,10 @@ func TestTokenAndCertificateFiles(t *testing.T) {
 	assert.Equal(t, tokens[0], tokens[1])
 }
 
-func TestUsageErrors(t *testing.T) {
-	for name, args := range map[string][]string{"none": {}, "unknown flag": {"--nothing"}, "not a flag": {"extra"}, "not a directory": {"--data", "/dev/null/x"}} {
+func TestInvalidArguments(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no data directory": {}, "unknown flag": {"--nothing"}, "extra argument": {"extra"}, "data directory below a file": {"--data", "/dev/null/x"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Error(t, run(t.Context(), args, io.Discard, io.Discard))
 		})
@@ -129,8 +131,8 @@ func TestREADMECoversAdminRoutes(t *testing.T) {
 	}
 }
 
-// Runs the examples unchanged, except for addresses and the directory. One shell runs a whole block, so
-// that variables persist.
+// Runs the examples unchanged, except for addresses and the directory. One shell runs all of them, with the variables that
+// the first example prints.
 func TestREADMEExamplesWork(t *testing.T) {
 	for _, tool := range []string{"sh", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {

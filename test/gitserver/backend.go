@@ -59,8 +59,8 @@ func (s *Server) serveGit(rec *recorder, r *http.Request, faults []*Fault, refus
 	s.runBackend(rec, r, body, out, refuse, rewrites)
 }
 
-// runBackend runs git in its own process group. It starts the program that git http-backend would start, because each process takes most of
-// the time of a small answer. Rare requests go to http-backend itself, as a CGI program. net/http/cgi hides the process, so that a hung
+// runBackend runs git in its own process group. It starts the program that git http-backend would start, because the start of a process takes
+// most of the time of a small answer. Rare requests go to http-backend itself, as a CGI program. net/http/cgi hides the process, so that a hung
 // process could not be killed together with its children. TestSameAsHTTPBackend compares the answers.
 func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out io.Writer, refuse Feature, rewrites []func([]byte) []byte) {
 	ctx, cancel := context.WithCancel(r.Context())

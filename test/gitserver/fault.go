@@ -70,8 +70,8 @@ func (f Fault) On(service Service) Fault { f.service = service; return f }
 func (f Fault) Times(n int) Fault { f.times = n; return f }
 
 // Inject adds a fault, from the next request on. All faults that match a request apply to it and count it; of several
-// statuses, the first one wins, and of several equal limits, the last one. The returned function removes the fault. Close fails if no
-// request has matched it: the test showed nothing.
+// statuses, the first one wins, and of several limits of one kind, the last one. The returned function removes the fault. Close fails if no
+// request has matched it, because then the test has shown nothing.
 func (s *Server) Inject(fault Fault) (remove func()) {
 	f := &fault
 	s.mu.Lock()
@@ -316,7 +316,7 @@ const maxRequest = 16 << 20
 
 // checkUploadPack returns the body of an upload-pack request. It removes thin-pack if that is refused, because git clients
 // request it unconditionally. If the request needs another refused feature, it returns the error message of a server that
-// lacks the feature.
+// lacks the feature. It leaves Filter to git, which refuses it by its configuration.
 func (s *Server) checkUploadPack(r *http.Request, repo string, refuse Feature) (body *bytes.Reader, complaint string, err error) {
 	raw := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {

@@ -82,7 +82,7 @@ func (s *Server) Stats() Stats {
 	return sum
 }
 
-// Forget clears the log. A client gets its answer before the request ends, so requests that are in flight now will not be logged later.
+// Forget clears the log. Requests in flight are not logged later, because their clients may already have the answers.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package gitserver serves real bare repositories over smart HTTP, by default on loopback, for tests, benchmarks and
 // the demo. Git itself answers (git upload-pack and receive-pack), so clients see what they would see at a real host. The server can be
-// made to fail at run time in the ways in which hosts fail, and logs its requests.
+// made to fail at run time in the ways in which hosts fail, and logs its requests. An SSHServer serves repositories over ssh.
 //
 //	root := t.TempDir()
 //	repo := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
@@ -135,7 +135,7 @@ func (s *Server) SetAuth(auth Auth) {
 }
 
 // Close stops the server: it cuts open connections, ends stalled answers and kills git processes. It waits for all of
-// them, and may be called twice.
+// them, and may be called twice. It returns an error if no request has matched a fault of Inject.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

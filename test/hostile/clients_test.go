@@ -1,4 +1,4 @@
-// Package hostile runs every HTTP client of the product against the same hostile server.
+// Package hostile runs the HTTP clients of the product that have a credential against the same hostile server.
 package hostile
 
 import (
@@ -75,7 +75,7 @@ type client func(ctx context.Context, t *testing.T, address string) error
 
 func token() (secret.String, error) { return secret.New(credential), nil }
 
-// clients are all HTTP clients of the product. Add each new one here.
+// clients are the HTTP clients of the product that have a credential. Add each new one here.
 var clients = map[string]client{
 	"git": func(ctx context.Context, t *testing.T, address string) error {
 		u, err := repo.ParseURL(address + "/plant.git")
@@ -230,7 +230,7 @@ func forged(provider string) client {
 	}
 }
 
-// behaviors are what the server does instead of an answer.
+// behaviors are what the server does instead of giving a complete answer.
 var behaviors = map[string]http.HandlerFunc{
 	"headers without end": func(w http.ResponseWriter, _ *http.Request) {
 		raw(w, func(c net.Conn) error {
@@ -286,7 +286,7 @@ func raw(w http.ResponseWriter, write func(net.Conn) error) {
 // Clients get a context with a short deadline if the server never ends its answer, and otherwise with a long one.
 const short, long = time.Second, 10 * time.Second
 
-// begin runs a client against a server, and returns its error.
+// begin runs a client against a server, and returns its error. The test fails if the client takes ten times its deadline.
 func begin(t *testing.T, run client, address string, deadline time.Duration) error {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()

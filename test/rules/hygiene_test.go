@@ -1,6 +1,6 @@
-// Package rules tests what the project promises about its own source: allowed imports, forbidden file
-// contents and working links in the documentation. Each failure message contains the reason for the rule.
-// The checks are functions of file contents and package lists, so that tests can also show that every rule
+// Package rules tests what the project promises about its own source, such as allowed imports, forbidden file
+// contents, language, and working links in the documentation. Each failure message contains the reason for the rule.
+// The checks are functions of file contents and package lists, so that tests can also show that a rule
 // catches violations.
 package rules
 
@@ -130,7 +130,7 @@ func TestLicense(t *testing.T) {
 	assert.Contains(t, string(text), "Version 2.0")
 }
 
-// Trust F3: This version of Go fixed an escape from os.Root.
+// F3: Go 1.26.5 fixed an escape from os.Root.
 func TestModuleGoVersion(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = root
@@ -331,7 +331,7 @@ type pkg struct {
 	TestImports, XTestImports []string // of its tests, and of those in its package with suffix _test
 }
 
-// room returns the path of a package inside the module, or "" for a package of another module.
+// room returns the path of a package inside the module, which the rules call its room, or "" for a package of another module.
 func room(importPath string) string {
 	rest, ok := strings.CutPrefix(importPath, module+"/")
 	if !ok {
@@ -386,7 +386,8 @@ func report(t *testing.T, violations []string) {
 // ourImage matches an image of the project with its version in files for users.
 var ourImage = regexp.MustCompile(`(?:stoker|stoker-io)/(?:agent|injector|receiver|hooks|\$part):([0-9][0-9A-Za-z.-]*[0-9A-Za-z])|--build-arg VERSION=([0-9][0-9A-Za-z.-]*[0-9A-Za-z])`)
 
-// brokenVersions returns the files for users whose version differs from that of the chart.
+// brokenVersions returns the version of the chart, how often the files for users name a version, and the violations: a file that
+// names another version, and a CHANGELOG.md without a heading for the version.
 func brokenVersions(all []file) (version string, found int, broken []string) {
 	for _, f := range all {
 		if f.path == "charts/stoker/Chart.yaml" {

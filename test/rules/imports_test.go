@@ -262,7 +262,7 @@ func brokenBans(packages []pkg) []string {
 	return broken
 }
 
-// brokenArrows returns imports to the same or a higher floor.
+// brokenArrows returns the imports to the same or a higher floor and to test helpers, and the packages without a floor that need one.
 func brokenArrows(packages []pkg) []string {
 	floor := map[string]int{}
 	for i, rooms := range floors {
@@ -308,7 +308,7 @@ func TestPackageNames(t *testing.T) {
 	for _, p := range packages(t) {
 		name := room(p.ImportPath)[strings.LastIndex(room(p.ImportPath), "/")+1:]
 		for _, empty := range []string{"util", "utils", "helper", "helpers", "common", "manager", "handler", "misc"} {
-			t.Run(empty, func(t *testing.T) {
+			t.Run(room(p.ImportPath)+" is not "+empty, func(t *testing.T) {
 				assert.NotEqual(t, empty, name, "%s: name the package after its subject", p.ImportPath)
 			})
 		}
@@ -362,7 +362,7 @@ func TestImportRules(t *testing.T) {
 		{"internal/sender", "k8s.io/client-go/kubernetes"},
 		{"internal/sender", own("receiver/server")},
 	} {
-		t.Run(c.from, func(t *testing.T) {
+		t.Run(c.from+" imports "+c.to, func(t *testing.T) {
 			bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
 			assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)
 		})

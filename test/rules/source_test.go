@@ -23,7 +23,7 @@ import (
 var banned = []struct {
 	path  string // of the package
 	names []string
-	rooms []string // nil is everywhere
+	rooms []string // packages by their paths in the module, with those below them; nil is the whole product
 	why   string
 }{
 	{"os", []string{"CopyFS"}, nil, "it copies symbolic links as they are (trust F3)"},
@@ -34,14 +34,13 @@ var banned = []struct {
 	{"github.com/prometheus/client_golang/prometheus", []string{"DefaultRegisterer", "DefaultGatherer", "MustRegister", "Register"}, nil, "pass a prometheus.Registerer to the constructor"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
 	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "use only go-git's plumbing: its work tree is slow and had vulnerabilities"},
-	// R8
+	// threat R8
 	{"net/http", []string{"Client", "NewRequest", "NewRequestWithContext", "Transport", "DefaultTransport"}, receiverRooms, "the receiver calls only the API server"},
 	{"net", []string{"Dial", "DialTimeout", "Dialer", "LookupHost", "LookupIP", "Resolver", "DefaultResolver"}, receiverRooms, "the receiver calls only the API server"},
 	{"flag", []string{"Parse", "String", "Bool", "Int", "Duration", "CommandLine", "StringVar", "BoolVar"}, nil, "flags belong to a settings value, not to the process"},
 }
 
-// receiverRooms are the rooms that serve requests. The check command, beside them, is a client of a
-// receiver.
+// receiverRooms are the packages with which the receiver serves requests.
 var receiverRooms = []string{"receiver/credential", "internal/limit", "receiver/queue", "receiver/lookup", "receiver/secrets", "receiver/server"}
 
 // connects matches the functions of client-go and cli-runtime that make a client of a rest.Config.

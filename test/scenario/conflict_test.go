@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+// edited is the content of a file after a user has changed it on the gateway.
 const edited = `{"edited": "on the gateway"}`
 
 // F15: An edit on the gateway is drift until git changes the same file; then it is a conflict.
@@ -193,7 +194,7 @@ func TestPauseAndResume(t *testing.T) {
 	p.synced(second)
 }
 
-// lostAndFound returns the contents of the files in lost+found.
+// lostAndFound returns the contents of the files that were saved in lost+found, without the indexes and links.
 func (p *plant) lostAndFound() []string {
 	p.t.Helper()
 	var out []string

@@ -49,7 +49,7 @@ func TestCommitTagAndBranch(t *testing.T) {
 	p.start()
 	p.synced(second)
 
-	p.spec.ref = "v1" // F16: an annotated tag resolves to its commit, also when it moves backwards
+	p.spec.ref = "v1" // F16: an annotated tag resolves to its commit, also if that is older than the last one
 	p.saveSpec()
 	p.synced(first)
 	p.spec.ref = second
@@ -221,7 +221,7 @@ func TestRealTrees(t *testing.T) {
 			p.stop()
 			p.checkQuiet(head)
 
-			require.NoError(t, os.RemoveAll(p.data+"/.stoker")) // simulates a gateway older than the agent
+			require.NoError(t, os.RemoveAll(p.data+"/.stoker")) // simulates a gateway that had the files before it had an agent
 			before := p.fingerprint()
 			p.delivers()
 			after := p.fingerprint()
@@ -236,6 +236,7 @@ func TestRealTrees(t *testing.T) {
 // back are settings that propose what a Designer saves in the project line, on a git server without a forge.
 const back = "    provider: none\n    debounce: 1s\n    watchPaths: [\"projects/line/**\"]\n"
 
+// branch is the branch to which the agent pushes what was changed on the gateway.
 const branch = "gateway-changes/standalone/gw"
 
 // save saves a view in a Designer.
@@ -278,7 +279,7 @@ func saveBecomesABranch(t *testing.T, p *plant) {
 	assert.Equal(t, "maria (Ignition)", p.repo.Git("log", "-1", "--format=%an", branch))
 	assert.Equal(t, inGit+viewDir+"/resource.json\n"+inGit+viewDir+"/thumbnail.png\n"+inGit+viewPath, p.repo.Git("diff", "--name-only", "main", branch))
 
-	// The merge brings nothing that the gateway does not have: no write. Who saved the files is not known, so the gateway scans them.
+	// The merge brings nothing that the gateway does not have: no write.
 	merge := p.repo.Merge("merge", branch)
 	s = p.await("the merge", func(s state) bool { return s.Phase == "Synced" && s.Commit == merge })
 	require.NotNil(t, s.Report)

@@ -58,8 +58,8 @@ func TestExamplesAreValid(t *testing.T) {
 // manifest matches a GatewaySync, also one inside a ConfigMap or a template.
 var manifest = regexp.MustCompile(`kind: GatewaySync\n\s*metadata:`)
 
-// A reader has no gateway yet: an image of Ignition starts only with an administrator, and no API key exists before that. The quick start is for
-// a gateway that runs already.
+// A reader has no gateway yet. So each gateway in the examples has an administrator, without whom an image of Ignition does not start, and each
+// GatewaySync lets the agent make the API key. The quick start is left out: it is for a gateway that runs already.
 func TestExamplesStartFromNothing(t *testing.T) {
 	found := 0
 	require.NoError(t, filepath.WalkDir(examples, func(path string, d os.DirEntry, err error) error {

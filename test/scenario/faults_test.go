@@ -77,7 +77,7 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 	}
 }
 
-// Each failure of a remote has its own reason. The gateway keeps the last good commit, and the agent
+// The agent reports the reason of each failure of a remote. The gateway keeps the last good commit, and the agent
 // recovers by itself.
 func TestBrokenRemoteRecovers(t *testing.T) {
 	p := newPlant(t, withoutGateway)
@@ -131,7 +131,7 @@ func TestGitOutage(t *testing.T) {
 	p.stop()
 }
 
-// F12: The object store is only a cache. Damaging it never endangers the published files.
+// F12: The object store is only a cache. Damaging it never endangers the files on the gateway.
 func TestDamagedStoreIsRebuilt(t *testing.T) {
 	short := []string{"missing store", "truncated files", "foreign files"} // a test of agent/repo has every kind of damage
 	for name, damage := range map[string]func(t *testing.T, store string){

@@ -41,7 +41,7 @@ func signedJSON(t *testing.T, file, content string) string {
 	return string(s.WithSignature(sum))
 }
 
-// newLines returns two plants with one repository, one GatewaySync and two gateway names.
+// newLines returns two plants with the same repository and equal GatewaySyncs.
 func newLines(t *testing.T) (one, two *plant) {
 	t.Helper()
 	sign := func(_ *plant, o *simulator.Options) { o.Unknowns.SignConfig = true }

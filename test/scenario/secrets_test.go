@@ -22,7 +22,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// C7: With secrets in every place that can hold one, no output of the agent contains any of them.
+// C7: No output of the agent contains the token for git, a password in the URL of the repository, or the key of the gateway.
 func TestNoOutputContainsSecrets(t *testing.T) {
 	const gitToken, urlToken, apiKey = "S3CR3T-1-git-token", "S3CR3T-2-in-the-url", "S3CR3T-3-gateway-key"
 	p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Token = "stoker:" + apiKey })
@@ -59,7 +59,7 @@ func TestNoOutputContainsSecrets(t *testing.T) {
 	elsewhere, err := gitserver.Start(filepath.Join(p.dir, "git"), gitserver.Options{})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, elsewhere.Close()) }()
-	// The servers echo requests, as careless servers do.
+	// sequence: each fault makes the agent report an error, which must not show a secret
 	for _, fault := range []gitserver.Fault{gitserver.Status(401), gitserver.Status(500), gitserver.Redirect(elsewhere.URL("")), gitserver.Truncate(100)} {
 		p.git.Inject(fault)
 		p.saveSpec()
@@ -147,7 +147,7 @@ func childrenOf(pid int) []string {
 	return children
 }
 
-// A standalone agent makes its API key, too. A gateway that ran already needs a start by its user, and the status says so.
+// A standalone agent makes its API key, too. A gateway that ran already must be restarted by a user, and the status says so.
 func TestOwnKey(t *testing.T) {
 	p := newPlant(t)
 	p.spec.api = "{managed: true}"
@@ -196,7 +196,7 @@ func TestSignedCommitsPage(t *testing.T) {
 	p.started()
 
 	clone := filepath.Join(p.dir, "clone")
-	home, err := os.MkdirTemp("", "gpg") // the path of a socket is short
+	home, err := os.MkdirTemp("", "gpg") // the path of gpg's socket must be short
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		end := exec.Command("gpgconf", "--kill", "all") // gpg leaves its agent running

@@ -37,7 +37,7 @@ func stamped(n int) []gitserver.Edit {
 	return edits
 }
 
-// INV5: The commit in /state is never ahead of the disk. While dozens of commits are delivered, no reader
+// INV5: The commit in /state is never ahead of the disk. While many commits are delivered, no reader
 // ever sees a partial or missing file.
 func TestStatusNeverAheadOfDisk(t *testing.T) {
 	p := newPlant(t, withoutGateway)

@@ -155,16 +155,16 @@ func alerting() []Case {
 		bad("slack with a key", field+"integrationKeySecretRef", hook(O{"type": "slack", "urlSecretRef": ref("url"), "integrationKeySecretRef": ref("key")})),
 		bad("slack with a signature", field+"signingSecretRef", hook(O{"type": "slack", "urlSecretRef": ref("url"), "signingSecretRef": ref("key")})),
 		bad("a Secret without a key", field+"urlSecretRef.key", hook(O{"type": "slack", "urlSecretRef": O{"name": "alerts"}})),
-		bad("an unknown word", field+"topics[0]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Everything"}})),
-		bad("a word twice", field+"topics[1]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Ready", "Ready"}})),
-		bad("news for pagerduty", field+"topics[0]", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"SyncCompleted"}})),
+		bad("an unknown topic", field+"topics[0]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Everything"}})),
+		bad("a topic twice", field+"topics[1]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "topics": L{"Ready", "Ready"}})),
+		bad("a topic that is not an alert for pagerduty", field+"topics[0]", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "topics": L{"SyncCompleted"}})),
 		bad("nine webhooks", "spec.alerting.webhooks", O{"alerting": O{"webhooks": times(9, func(int) any { return O{"type": "slack", "urlSecretRef": ref("url")} })}}),
 	}
 }
 
 func deployment() []Case { return append(windows(), rollouts()...) }
 
-// rollouts are the cases of stages, of the order of gateways and of validation.
+// rollouts are the cases of stages and of the order of gateways.
 func rollouts() []Case {
 	stage := func(key string, value any) O {
 		s := O{"name": "dev", "gateways": L{"dev-*"}}
@@ -205,16 +205,16 @@ func rollouts() []Case {
 		bad("two stages with one name", "spec.deployment.stages[1].name", O{"deployment": O{"stages": L{dev, O{"name": "dev", "gateways": L{"test"}}}}}),
 		bad("a stage without a name", field+"name", stage("name", "")),
 		bad("a name of a stage with @", field+"name", stage("name", "dev@x")),
-		bad("a stage without gateways", field+"gateways", stage("gateways", L{})),
-		bad("a stage that leaves gateways out", field+"gateways", stage("gateways", nil)),
+		bad("a stage with an empty list of gateways", field+"gateways", stage("gateways", L{})),
+		bad("a stage without the field gateways", field+"gateways", stage("gateways", nil)),
 		bad("257 gateways of a stage", field+"gateways", stage("gateways", times(257, func(i int) any { return fmt.Sprintf("g%d", i) }))),
-		bad("a gateway of a stage", field+"gateways[0]", stage("gateways", L{"[a"})),
+		bad("a broken pattern of gateways in a stage", field+"gateways[0]", stage("gateways", L{"[a"})),
 		bad("a health check without a URL", field+"healthCheck.url", check("url", nil)),
-		bad("a status that is not one", field+"healthCheck.expectedStatus", check("expectedStatus", 99)),
-		bad("too many failures", field+"healthCheck.failureThreshold", check("failureThreshold", 101)),
+		bad("an expected status of 99", field+"healthCheck.expectedStatus", check("expectedStatus", 99)),
+		bad("a threshold of 101 failures", field+"healthCheck.failureThreshold", check("failureThreshold", 101)),
 		goOnly(noBundle, "a bundle without a certificate", field+"healthCheck.caBundle", check("caBundle", "secret")),
 		good("a gateway in two stages, of which the first counts", O{"deployment": O{"stages": L{dev, O{"name": "prod", "gateways": L{"dev-1"}}}}}),
-		bad("a weight of an entry", "spec.deployment.syncOrder[0].weight", order(O{"name": "hub", "weight": 1001})),
+		bad("a weight of 1001", "spec.deployment.syncOrder[0].weight", order(O{"name": "hub", "weight": 1001})),
 		bad("an entry without a name", "spec.deployment.syncOrder[0].name", order(O{"weight": 1})),
 		bad("two entries with one name", "spec.deployment.syncOrder[1].name", order(O{"name": "hub"}, O{"name": "hub"})),
 	)
@@ -240,11 +240,11 @@ func windows() []Case {
 			"timeZone": "America/Argentina/Buenos_Aires", "gateways": L{"area-*", "line-1"}}}}}),
 		good("no windows", O{"deployment": O{}}),
 		bad("a window without a name", field+"name", window("name", "")),
-		bad("a kind of window", field+"kind", window("kind", "maybe")),
+		bad("an unknown kind of window", field+"kind", window("kind", "maybe")),
 		bad("a window without a schedule", field+"schedule", window("schedule", nil)),
 		bad("a time zone that is a path", field+"timeZone", window("timeZone", "../UTC")),
-		bad("a gateway of a window", field+"gateways[0]", window("gateways", L{"[a"})),
-		bad("windows with one name", "spec.deployment.windows[1].name", O{"deployment": O{"windows": times(2, func(int) any {
+		bad("a broken pattern of gateways in a window", field+"gateways[0]", window("gateways", L{"[a"})),
+		bad("two windows with one name", "spec.deployment.windows[1].name", O{"deployment": O{"windows": times(2, func(int) any {
 			return O{"name": "a", "schedule": "0 22 * * *", "duration": "8h"}
 		})}}),
 		goOnly(noClock, "the 25th hour", field+"schedule", window("schedule", "0 25 * * *")),

@@ -26,23 +26,23 @@ type Case struct {
 	ObjectName string
 	// Spec is merged into the spec of the smallest valid object; nil removes a field.
 	Spec O
-	// Refused is the field that the Go validation names; empty for a valid object.
+	// Refused is the field that the Go validation names; empty for a valid and for an undecodable object.
 	Refused string
 	// Undecodable reports whether the object cannot be decoded into the Go type.
 	Undecodable bool
-	// GoOnly says why the CRD accepts an object that the Go validation refuses; empty if it refuses it, too.
+	// GoOnly says why the CRD accepts an object that the Go validation refuses; empty if the CRD refuses it, too.
 	GoOnly string
 	// CRDOnly says why the CRD refuses an object that the Go validation accepts.
 	CRDOnly string
 }
 
-// Reasons for GoOnly.
+// Frequent reasons for GoOnly.
 const (
 	noPatterns = "a schema cannot parse a pattern"
 	noKeys     = "a schema cannot check the keys of a map"
 )
 
-// Table returns all cases.
+// Table returns the cases of GatewaySyncs.
 func Table() []Case {
 	return slices.Concat(
 		names(),
@@ -127,7 +127,7 @@ func goOnly(why, name, field string, spec O) Case {
 	return c
 }
 
-// each returns a case for each value. Its name is followed by the value.
+// each returns a case for each value. of gets name, followed by the value, as the name of the case.
 func each[T any](values []T, name string, of func(name string, value T) Case) []Case {
 	cases := make([]Case, 0, len(values))
 	for _, v := range values {
@@ -154,6 +154,7 @@ func entries(n int, value any) O {
 	return o
 }
 
+// mappingField is the path of the mapping in a spec of mapping.
 const mappingField = "spec.sync.profiles[site].mappings[0]."
 
 // mapping returns a spec with one valid mapping, in which it sets the fields of changes. A nil value removes a field.

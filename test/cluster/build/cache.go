@@ -1,5 +1,6 @@
 // Package build builds the programs of a test cluster from Go modules, once, and keeps them in the user's cache
-// directory: etcd, Kubernetes and kubectl, cluster DNS, simulated nodes. It downloads nothing but modules.
+// directory: etcd, Kubernetes and kubectl, the cluster's DNS, kind, Argo CD with kustomize, and images. It downloads nothing
+// but modules.
 package build
 
 import (

@@ -1,6 +1,6 @@
 // Package control runs the control plane of a test cluster: etcd, the Kubernetes API server, and optionally the
-// controllers and the scheduler. It needs no root and only the network 127.0.0.1. Any number of control planes can run
-// side by side.
+// controllers and the scheduler. It needs no root and, unless Options.Address is set, only the network 127.0.0.1. Any
+// number of control planes can run side by side.
 package control
 
 import (

@@ -178,8 +178,7 @@ type record struct {
 
 func recordFile(run string) string { return filepath.Join(run, "keeper.json") }
 
-// readRecord reads the record of a run directory. Without one, it returns the record of a cluster that was never
-// created.
+// readRecord reads the record of a run directory. Without one, it returns a record that has only the run directory.
 func readRecord(run string) (record, error) {
 	r := record{Config: Config{Run: run}}
 	raw, err := os.ReadFile(recordFile(run))

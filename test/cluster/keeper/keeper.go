@@ -38,7 +38,7 @@ type Config struct {
 	Bin       string   // directory of the Kubernetes commands
 	Images    []string // archives to import into every node
 	Nodes     int      // 0 means only a control plane, which needs no root
-	APIServer []string // additional flags
+	APIServer []string // additional flags of the API server
 	Kind      *Kind    // a kind cluster; only Run and Dir apply to it
 }
 
@@ -69,7 +69,8 @@ type Keeper struct {
 	log   string
 }
 
-// Start starts a keeper, using test/cluster's program, and waits until its cluster is ready.
+// Start starts a keeper and waits until its cluster is ready. program is the path of test/cluster's program. say receives
+// progress messages.
 func Start(ctx context.Context, program string, c Config, say io.Writer) (*Keeper, error) {
 	if err := os.MkdirAll(c.Run, 0o700); err != nil {
 		return nil, err
@@ -128,7 +129,7 @@ func (k *Keeper) readMessages(stdout io.Reader, say io.Writer) error {
 	}
 }
 
-// Stay lets the cluster outlive its starter.
+// Stay lets the cluster outlive its starter. After it only Down ends the cluster; Stop must not be called.
 func (k *Keeper) Stay() error {
 	_, err := io.WriteString(k.stdin, stayMessage)
 	return errors.Join(err, k.stdin.Close(), k.cmd.Process.Release())

@@ -66,7 +66,8 @@ func nodesConfig(t *testing.T) keeper.Config {
 	return config
 }
 
-// machineState lists everything that a cluster changes on this machine, one item per line.
+// machineState lists what a cluster changes on this machine: links, entries of directories, mounts, tables, cgroups and most
+// settings, one item per line.
 func machineState(t *testing.T) []string {
 	t.Helper()
 	var lines []string

@@ -1,5 +1,5 @@
-// Command kubernetes is every Kubernetes command and etcd in one binary, chosen by the name it is called by: one link
-// step and one file instead of seven.
+// Command kubernetes is etcd and the Kubernetes commands of a cluster in one binary. The name by which it is called chooses
+// the command: one link step and one file instead of seven.
 package main
 
 import (

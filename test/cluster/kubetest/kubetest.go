@@ -70,7 +70,7 @@ type nodes interface {
 	volumes(ctx context.Context, c *Cluster, number int) (class string, err error)
 }
 
-// Option configures the result of Control.
+// Option configures the result of Control and of Start.
 type Option func(*options)
 
 type options struct {
@@ -185,7 +185,8 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	return shared.cluster, shared.err
 }
 
-// Kubectl returns kubectl of the version of Kubernetes that the tests use, and the root of the repository.
+// Kubectl returns the path of kubectl, in the version of Kubernetes that the tests use, and the root of the repository. It
+// builds kubectl if the cache does not have it.
 func Kubectl(t testing.TB) (program, root string) {
 	t.Helper()
 	cache, err := build.Open(build.Cache{Progress: os.Stderr})
@@ -308,7 +309,7 @@ const (
 )
 
 // HasPrograms reports whether the programs of the cluster can be stopped and started, which is not possible for an
-// existing cluster or kind.
+// existing cluster, for kind and for an API server in memory.
 func (c *Cluster) HasPrograms() bool { return c.programs != nil }
 
 // Stop terminates a program and waits until it has ended.

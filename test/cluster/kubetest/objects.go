@@ -257,7 +257,8 @@ func Select(file string, patterns ...string) (string, error) {
 	return strings.Join(selected, "\n---\n"), nil
 }
 
-// Shipped returns the objects of a folder of kustomize/ that Select selects. The folder is relative to the package of the test.
+// Shipped returns the objects of a folder of kustomize/ that Select selects. The folder is an absolute path, or relative to the
+// package of the test.
 func Shipped(t testing.TB, folder string, patterns ...string) string {
 	t.Helper()
 	text, err := Select(filepath.Join(folder, "objects.yaml"), patterns...)

@@ -16,7 +16,7 @@ import (
 func ControlRun(c *build.Cache) string { return filepath.Join(c.Dir, "run", "up") }
 
 // Prepare builds and installs what a cluster with a number of nodes needs, and returns its configuration. With 0 nodes
-// it is only a control plane.
+// it is only a control plane. version is the version of Kubernetes; "" is the default one.
 func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (keeper.Config, error) {
 	config := keeper.Config{Run: ControlRun(c), Dir: filepath.Join(c.Dir, "run", "up-state"), Nodes: nodes}
 	var err error

@@ -100,7 +100,7 @@ func patched(is *unstructured.Unstructured, contentType string, patch []byte) (*
 	case types.JSONPatchType:
 		var p jsonpatch.Patch
 		if p, err = jsonpatch.DecodePatch(patch); err == nil {
-			if raw, err = p.Apply(raw); err != nil { // a test in the patch failed
+			if raw, err = p.Apply(raw); err != nil { // an operation failed, such as a test
 				return nil, apierrors.NewGenericServerResponse(422, "patch", schema.GroupResource{Resource: is.GetKind()}, is.GetName(), err.Error(), 0, false)
 			}
 		}

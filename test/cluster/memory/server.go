@@ -1,5 +1,5 @@
 // Package memory is an API server in memory, for tests that only read and write objects: it serves the project's kinds and those of
-// Kubernetes over HTTP, with versions, generations, conflicts, watches, status subresources and the defaults of the kinds. It has no
+// Kubernetes over HTTP, with versions, conflicts, watches, status subresources, and for the project's kinds generations and defaults. It has no
 // authentication, rights, admission, validation, field managers or controllers: applying an object merges it.
 // kubetest.Objects starts it for go test -short only, so that the same tests run on a real API server, too.
 package memory
@@ -53,7 +53,7 @@ type kind struct {
 	schema   map[string]any // of the project's kinds
 }
 
-// change is a change of one object. Before a creation there is no object in was, and after a deletion none in is.
+// change is a change of one object: was is nil if the object was created, is is nil if it was deleted.
 type change struct {
 	version  int64
 	resource schema.GroupVersionResource
@@ -77,7 +77,7 @@ func Start(crds string) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server.
+// Close ends the server. It must be called only once.
 func (s *Server) Close() error {
 	close(s.done)
 	s.http.CloseClientConnections()
@@ -357,7 +357,8 @@ func (s *Server) delete(q request, is *unstructured.Unstructured, body []byte) (
 	return s.put(q, is, nil), nil
 }
 
-// put stores is with a new version, or removes the object if there is no such value, and returns the object for the answer. A dry run changes nothing.
+// put replaces the object was by is, with a new version. If is is nil, put removes the object. It returns the object for the answer. A dry run
+// changes nothing.
 func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Object {
 	if dry := q.get("dryRun"); dry != "" {
 		return cmp.Or(is, was)

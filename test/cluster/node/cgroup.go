@@ -97,7 +97,7 @@ func delegate() error {
 	return nil
 }
 
-// removeCgroups removes the cgroups of kubelets and containerd, leaves first. A cgroup stays busy until the kernel has
+// removeCgroups removes the cgroups of all nodes and of their pods, leaves first. A cgroup stays busy until the kernel has
 // released its processes.
 func removeCgroups(ctx context.Context) error {
 	dirs, _, err := hierarchies()

@@ -50,7 +50,7 @@ type saved struct {
 	Made     []string          // directories that save created; Restore removes them, and fails if one is not empty
 }
 
-// settings are files below /proc/sys that the kubelet, kube-proxy and the network plugins change.
+// settings are files below /proc/sys that Prepare, the kubelet, kube-proxy and the network plugins change.
 var settings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
 	"kernel/keys/root_maxbytes", "fs/inotify/max_user_instances", "net/ipv4/conf/all/route_localnet",
@@ -64,7 +64,7 @@ func Covered() []string { return slices.Clone(coveredDirs) }
 
 var coveredDirs = []string{"/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
 
-// Prepare sets up the network and the cgroups for a number of nodes. The caller has called Restore before, because
+// Prepare sets up the network and the cgroups for a number of nodes. The caller must have called Restore before, because
 // Prepare overwrites File.
 func (m Machine) Prepare(ctx context.Context, nodes int) error {
 	if err := m.save(); err != nil {

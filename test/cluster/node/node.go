@@ -30,7 +30,8 @@ type Node struct {
 	programs *process.Group
 }
 
-// New returns a node, counted from 1. Its state is in dir, its sockets in run, which must be a short path.
+// New returns a node, counted from 1. Its state is in dir, its sockets in run, which must be a short
+// path, because the kernel limits the path of a socket.
 func New(number int, run, dir string, programs *process.Group) *Node {
 	return &Node{number, filepath.Join(run, cgroupRoot(number)), filepath.Join(dir, Name(number)), programs}
 }
@@ -119,8 +120,8 @@ func (n *Node) StartKubelet(ctx context.Context, plane *control.Plane, bin strin
 	return n.kubeletReady(ctx, func() error { return n.startKubelet(plane, bin) })
 }
 
-// kubeletReady starts a kubelet by start and waits until it has created its socket. Until then it exits if its
-// containerd does not answer or another kubelet of the machine starts: each replaces the socket of the one before, and
+// kubeletReady starts a kubelet by start and waits until it has created its socket. Until then the kubelet exits
+// if its containerd does not answer or another kubelet of the machine starts: each replaces the socket of the one before, and
 // exits if another one has replaced its own meanwhile.
 func (n *Node) kubeletReady(ctx context.Context, start func() error) error {
 	if err := os.Remove(devicePluginSocket); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,8 +1,8 @@
 // Package process starts programs that cannot outlive their starter, and ends, stops and continues them by name.
 //
 // The kernel ties the life of every program to the thread that started it (Linux: PR_SET_PDEATHSIG), so that a panic, a
-// timeout of go test or a SIGKILL leaves nothing behind. A child is not reaped before its end is recorded here, and
-// signals use its process handle, so that a reused PID is never signaled.
+// timeout of go test or a SIGKILL leaves nothing behind. Signals use the process handle of a child, so that a reused PID is
+// never signaled.
 package process
 
 import (
@@ -51,7 +51,7 @@ type running struct {
 	err  error         // how it ended; read after done
 }
 
-// NewGroup returns a group that writes output to dir/<name>.log.
+// NewGroup returns a group that writes output to dir/<name>.log. The directory must exist. Close ends the group.
 func NewGroup(dir string) *Group {
 	g := &Group{logs: dir, programs: map[string]*running{}, starts: make(chan func())}
 	go func() {
@@ -271,8 +271,8 @@ func (g *Group) States() []State {
 	return states
 }
 
-// Wait calls ready every 50 milliseconds until it returns nil. If ctx or one of the named programs ends first, it
-// returns the last error and the programs' output.
+// Wait calls ready every 50 milliseconds until it returns nil. If ctx ends first, Wait returns the last error and the output
+// of the named programs. If one of these programs ends first, Wait returns an EndedError and the output of that program.
 func (g *Group) Wait(ctx context.Context, what string, ready func(context.Context) error, names ...string) error {
 	ended := make(chan string, len(names))
 	watch, cancel := context.WithCancel(ctx)
@@ -321,9 +321,10 @@ func (g *Group) Log(name string) string { return g.logPath(name) }
 
 func (g *Group) logPath(name string) string { return filepath.Join(g.logs, name+".log") }
 
+// tailBytes is how much Tail returns at most.
 const tailBytes = 4000
 
-// Tail returns the end of a program's output.
+// Tail returns the end of a program's output, or the text of the error if the output cannot be read.
 func (g *Group) Tail(name string) string {
 	f, err := os.Open(g.logPath(name))
 	if err != nil {
@@ -337,7 +338,8 @@ func (g *Group) Tail(name string) string {
 	return string(bytes.TrimSpace(output))
 }
 
-// Close ends all programs, the last one first, and waits for them. If kill is set, it kills them without SIGTERM.
+// Close ends all programs, the last one first, and waits for them. If kill is set, it kills them without SIGTERM. A second
+// call does nothing.
 func (g *Group) Close(kill bool) error {
 	g.mu.Lock()
 	closed := g.closed

@@ -49,7 +49,7 @@ import (
 // Liveness is the timeout of every wait: ten times what a loaded machine needs.
 const Liveness = 90 * time.Second
 
-// M runs the tests of a package, then ends their control plane and removes the agent that they built.
+// M runs the tests of a package, then ends their control plane and removes the programs that they built.
 type M struct{ *testing.M }
 
 // Run runs the tests.
@@ -108,7 +108,7 @@ func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.Gate
 }
 
 // FromFolder returns a plant without gateways, with the GatewaySync gs and a repository with the content of a folder. In
-// gs it sets only the addresses of the repository and of the gateways, and their API key.
+// a copy of gs it sets only the namespace, the addresses of the repository and of the gateways, and their API key.
 func FromFolder(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	t.Helper()
 	cluster := kubetest.Control(t)
@@ -235,8 +235,8 @@ func (p *Plant) apply(patterns ...string) {
 // podAccount is the service account of the gateways' pods.
 const podAccount = "default"
 
-// Allow creates a service account if needed, and binds it to one of the roles for users (stoker-setter, stoker-view) in
-// the plant's namespace.
+// Allow creates a service account if needed, and binds it to one of the roles for users, such as stoker-setter, in the
+// plant's namespace.
 func (p *Plant) Allow(account, role string) {
 	p.t.Helper()
 	p.apply("ClusterRole/*")

@@ -256,8 +256,8 @@ type TokenSpec struct {
 	Secure bool
 }
 
-// IssueToken creates an API token like an administrator in the gateway's web interface: it is valid at once, and
-// replaces one of the same name. It returns <name>:<key>.
+// IssueToken creates an API token in the collection local, like an administrator in the gateway's web interface: it is valid
+// at once, and replaces one of the same name. It returns <name>:<key>.
 func (a *Administrator) IssueToken(spec TokenSpec) (string, error) {
 	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
 		return "", errors.New("the name of a token holds neither slash nor colon")

@@ -32,7 +32,7 @@ type Data struct {
 	loadErrors []string
 }
 
-// LoadErrors lists what scans could not load since Start, oldest first; at most 10,000.
+// LoadErrors lists what scans could not load since Start, oldest first, and at most the first 10,000.
 func (d *Data) LoadErrors() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

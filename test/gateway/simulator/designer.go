@@ -103,8 +103,8 @@ func (d *Designers) OpenResource(id, resourcePath string) error {
 
 // SaveResource saves data files of a resource in a Designer: it writes them and resource.json, with the session's user
 // as actor, and the gateway loads them at once. A Perspective view gets a thumbnail. SaveResource waits while a scan lock
-// is held. If the gateway has loaded another version since the session opened the resource, it returns ErrConflict,
-// unless force is set.
+// is held. If the session has not opened the version that the gateway has loaded, SaveResource returns ErrConflict, unless
+// force is set.
 func (d *Designers) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
 	if err := d.save(ctx, id, resourcePath, files, force); err != nil {
 		return err

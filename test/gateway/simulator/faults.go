@@ -83,14 +83,16 @@ func (f Fault) matches(r *http.Request) bool {
 
 // FaultList holds the active faults. The first that matches a request applies to it.
 type FaultList struct {
-	mu      sync.Mutex
-	list    []Fault
-	matched map[string]bool // by the route of each fault, also of one that is over
+	mu   sync.Mutex
+	list []Fault
+	// matched reports, by the route of each fault so far, whether a request has matched or none need match.
+	matched map[string]bool
 }
 
 const maxFaults = 1000
 
-// Add activates a fault, after the existing ones. Close of the gateway fails if no request has matched it: the test showed nothing.
+// Add activates a fault, after the existing ones. Close of the gateway fails if no request has matched a fault with this
+// route, because then the test has shown nothing.
 func (l *FaultList) Add(f Fault) error { return l.add(f, true) }
 
 func (l *FaultList) add(f Fault, expected bool) error {
@@ -158,7 +160,7 @@ type LoadFault struct {
 	Path string `json:"path"`
 	// While limits the fault to the time while a file below Path contains this text. If it is empty, the fault always applies.
 	While string `json:"while"`
-	// Scan makes the scan end without a result.
+	// Scan makes a scan that a client starts end without a result.
 	Scan bool `json:"scan"`
 	// Hide makes the gateway not show the project or the resource.
 	Hide bool `json:"hide"`

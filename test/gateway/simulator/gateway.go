@@ -160,7 +160,8 @@ func (g *Gateway) seedOnce() error {
 	return err
 }
 
-// Close stops the gateway and waits for its goroutines. It keeps the data directory.
+// Close stops the gateway and waits for its goroutines. It keeps the data directory. It returns an error if no request has
+// matched a fault that a test added.
 func (g *Gateway) Close() error {
 	g.run.close()
 	for _, p := range []*port.Port{g.http, g.https, g.admin} {
@@ -214,7 +215,8 @@ func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
 	return g.https.Open()
 }
 
-// Token returns the API token that the gateway issued, <name>:<key>, or "" until the first start has issued it.
+// Token returns the API token that the gateway issued, <name>:<key>, or "" before the first start has issued it. A gateway
+// before 8.3 issues none.
 func (g *Gateway) Token() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -263,7 +265,7 @@ func (d *Data) checkWritable() error {
 	return d.root.Remove(probe)
 }
 
-// singletonOnlyInMode returns a singleton resource that only the mode defines, or "".
+// singletonOnlyInMode returns a singleton resource that the mode defines, but neither core nor external, or "".
 func singletonOnlyInMode(c resource.Config, mode string) string {
 	if mode == "" {
 		return ""

@@ -82,7 +82,7 @@ func (j *jsonErrors) Write(p []byte) (int, error) {
 	return j.ResponseWriter.Write(p)
 }
 
-// noRoute answers with the only error that the gateway sends as JSON.
+// noRoute answers with the only error that the gateway always sends as JSON.
 func noRoute(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/data"), "/api")
 	writeJSON(w, http.StatusNotFound, ordered.Object{

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/test/gateway/simulator/port"
 )
 
-// Restart stops the gateway and starts it again. It shows STARTING for d.
+// Restart stops the gateway and starts it again. With a positive d it returns at once, and the gateway shows STARTING for d.
 func (g *Gateway) Restart(d time.Duration) error {
 	g.stop(Starting)
 	return g.startUp(d)
@@ -101,7 +101,8 @@ func (g *Gateway) startUp(delay time.Duration) error {
 	return nil
 }
 
-// finishStartup loads the data directory and enters the state that follows Starting. A fault is a state, not an error.
+// finishStartup issues the token, loads the data directory and enters the state that follows Starting: Faulted, Commissioning
+// or Running. A fault is a state, not an error. A gateway that waits for its commissioning loads nothing yet.
 func (g *Gateway) finishStartup(runCtx context.Context) error {
 	if err := g.issueOwnToken(); err != nil {
 		return err
@@ -203,7 +204,7 @@ func (p *Restarts) getPending(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, ordered.Object{{"pending", tasks}})
 }
 
-// post restarts the gateway.
+// post restarts the gateway, if the parameter confirm says so.
 func (p *Restarts) post(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("confirm") != "true" {
 		htmlError(w, http.StatusBadRequest, "Bad Request")

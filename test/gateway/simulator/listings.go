@@ -176,7 +176,7 @@ func (l *listings) getBackup(w http.ResponseWriter, _ *http.Request) {
 				return err
 			}
 			return addFile(out, filepath.ToSlash(rel), path)
-		}) // the reader finds what is missing
+		}) // an error leaves files out of the backup, which its reader notices
 	}
 	_ = out.Close()
 }

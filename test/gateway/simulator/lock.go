@@ -19,12 +19,13 @@ type Locks struct {
 	kinds map[string]*scanLock // run.mu guards it
 }
 
-// scanLock keeps Designers and the web interface from writing to one of the gateway's trees. run.mu guards it.
+// scanLock is the scan lock of one kind. While that of the projects is held, Designers wait with a save and the projects timer
+// skips its scan. The Administrator ignores that of the configuration. run.mu guards it.
 type scanLock struct {
 	actor    string
 	acquired time.Time // the gateway's clock
 	expires  time.Time // the real clock
-	// changed is closed when the lock is taken or released.
+	// changed is closed when the lock is taken or released, or its end moves.
 	changed chan struct{}
 }
 
@@ -126,7 +127,7 @@ func (l *Locks) await(ctx context.Context, kind string) error {
 	}
 }
 
-// get answers 204 if the lock is free.
+// get answers who holds the lock and for how long, or 204 if it is free.
 func (l *Locks) get(w http.ResponseWriter, r *http.Request) {
 	l.run.mu.Lock()
 	k := l.kinds[r.PathValue("kind")]
@@ -145,8 +146,8 @@ func (l *Locks) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// post grants the lock: 200, 400 for an invalid body, 409 if it is held. While the gateway itself is writing it
-// waits, and answers 408 after acquireTimeout.
+// post grants the lock: 200, 400 for an invalid body, 409 if it is held. While the gateway itself is writing, and with
+// Unknowns.LockWaits while the lock is held, post waits. It answers 408 after acquireTimeout.
 func (l *Locks) post(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	if kind != kindProjects && kind != kindConfig {

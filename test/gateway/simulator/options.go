@@ -36,7 +36,7 @@ type Options struct {
 	// ScanModule installs the third-party project-scan module.
 	ScanModule bool
 
-	// Seeding is how an empty data directory is filled.
+	// Seeding is how the data directory is filled before the first start.
 	Seeding Seeding
 	// Down leaves the gateway stopped until SetState or Restart. Its port refuses connections.
 	Down bool
@@ -82,7 +82,7 @@ type TLSOptions struct {
 	NotAfter time.Time
 }
 
-// Seeding is a way to fill an empty data directory.
+// Seeding is a way to fill the data directory before the first start.
 type Seeding int
 
 const (
@@ -118,7 +118,7 @@ type Unknowns struct {
 	TimerIgnoresLock bool
 	// LateActive answers a POST for a scan before the scan shows as active.
 	LateActive bool
-	// SkipUnchanged does not reload a resource whose resource.json did not change, whatever its files contain.
+	// SkipUnchanged does not reload a resource whose signed resource.json did not change, whatever its files contain.
 	SkipUnchanged bool
 	// ResetInMode makes commissioning write its permissions into the active mode; otherwise into core.
 	ResetInMode bool
@@ -126,11 +126,11 @@ type Unknowns struct {
 	RemainingMillis bool
 	// LeafNames lists resources in folders by their last name; otherwise by their path.
 	LeafNames bool
-	// JSONErrors answers errors below /data as JSON; otherwise as the web server's HTML page.
+	// JSONErrors makes a running gateway answer errors below /data as JSON; otherwise as the web server's HTML page.
 	JSONErrors bool
 	// TimesAsText reports times as RFC 3339; otherwise as milliseconds.
 	TimesAsText bool
-	// OpenAPIIs403 answers 403 to a request for openapi.json without a token; otherwise 401.
+	// OpenAPIIs403 answers 403 to a request for openapi.json without a known token; otherwise 401.
 	OpenAPIIs403 bool
 	// TrialStopsScans answers 403 to a scan when the trial has expired.
 	TrialStopsScans bool
@@ -219,7 +219,7 @@ type run struct {
 	reason  string          // why it is Faulted
 	life    context.Context // ends with Close
 	endLife context.CancelFunc
-	ctx     context.Context // ends with Close, at a restart and when the gateway goes down
+	ctx     context.Context // ends with Close, and when a restart or SetState ends the run
 	endRun  context.CancelFunc
 	wg      sync.WaitGroup
 }

@@ -42,8 +42,8 @@ func containsReplicated(dir string) bool {
 	return dir == "config" || dir == datadir.ResourcesDir || dir == datadir.ProjectsDir || isReplicated(dir+"/x")
 }
 
-// isReplicated reports whether a pair copies the tree of a file: the projects, and all collections except external and
-// local.
+// isReplicated reports whether a pair copies the tree of a file: the projects without the agent's folders .stoker, and all
+// collections except external and local.
 func isReplicated(name string) bool {
 	if strings.HasPrefix(name, datadir.ProjectsDir+"/") {
 		return !strings.Contains(name, "/.stoker/")
@@ -53,7 +53,8 @@ func isReplicated(name string) bool {
 	return ok && deep && collection != "external" && collection != "local"
 }
 
-// partOfResource reports whether a file belongs to a resource. With Unknowns.ReplicateAllFiles every file does.
+// partOfResource reports whether a file belongs to a resource, or describes a project or a collection. With
+// Unknowns.ReplicateAllFiles every file does.
 func (d *Data) partOfResource(name string) bool {
 	base := path.Base(name)
 	if d.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, datadir.BlobDir+"/") ||
@@ -90,7 +91,7 @@ func newRedundancy(role string) *Redundancy {
 	return &Redundancy{current: membership{access: role != "Backup", active: role != "Backup", peer: role != "Independent"}}
 }
 
-// SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
+// SetConfigAccess sets whether the node is active and may change its configuration, and whether it sees its peer.
 func (r *Redundancy) SetConfigAccess(access, peer bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +111,7 @@ func (r *Redundancy) join(p *Pair) {
 	r.current.pair, r.current.peer = p, true
 }
 
-// replicate copies changes to the peer, if the node is the source of a pair.
+// replicate copies changes to the peer, if the node is the source of a pair and sees the peer.
 func (r *Redundancy) replicate() error {
 	m := r.status()
 	if m.pair == nil || !m.access || !m.peer || !m.pair.isSource(r) {
@@ -119,8 +120,8 @@ func (r *Redundancy) replicate() error {
 	return m.pair.Replicate()
 }
 
-// Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
-// deployment modes and the projects, but neither external nor local, as the vendor documents.
+// Pair is two redundant gateways. After each scan and each save, the one with config access copies its resources to the other:
+// core, the deployment modes and the projects, but neither external nor local, as the vendor documents.
 type Pair struct {
 	mu     sync.Mutex
 	from   *Gateway // has config access
@@ -171,7 +172,7 @@ func (p *Pair) isSource(node *Redundancy) bool {
 	return p.from.Redundancy == node
 }
 
-// Replicate copies now, unless paused, and loads the copied files.
+// Replicate copies now and loads the copied files, unless the pair is paused or the target does not run.
 func (p *Pair) Replicate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

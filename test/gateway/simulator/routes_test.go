@@ -25,8 +25,7 @@ import (
 	"stoker.io/stoker/test/trees"
 )
 
-// Shapes of responses: the JSON type of each field. A trailing ? marks an optional field; list is {items,
-// metadata}.
+// shape is the JSON type of each field of an object in a response.
 type shape map[string]any
 
 const (
@@ -37,6 +36,7 @@ const (
 	anything = "any"
 )
 
+// listOf returns the shape of a page of a list.
 func listOf(item shape) shape {
 	return shape{"items": []shape{item}, "metadata": shape{"total": number, "matching": number, "limit": number, "offset": number}}
 }
@@ -52,9 +52,8 @@ var (
 	entry = shape{"name": text, "enabled": truth, "modes": list, "collection": text, "description": text, "signature": text, "config": anything}
 )
 
-// table is the interface of the gateway. Its source is the vendor's OpenAPI document of 8.3.8; StatusPing,
-// gwinfo and the errors are as observed on live gateways. The test fails if a route exists only in the
-// simulator or only in the table.
+// table has the routes of the gateway that need a token, from the vendor's OpenAPI document of 8.3.8. TestRoutes fails if a
+// route exists only in the simulator or only in the table.
 var table = []struct {
 	route  string // as the simulator registers it
 	ask    string // path and query of the example, if the route has parameters
@@ -126,13 +125,13 @@ func TestRoutes(t *testing.T) {
 		Paths map[string]map[string]any `json:"paths"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(body), &doc))
-	played := map[string]bool{}
+	simulated := map[string]bool{}
 	for path, verbs := range doc.Paths {
 		for verb := range verbs {
-			played[strings.ToUpper(verb)+" "+path] = true
+			simulated[strings.ToUpper(verb)+" "+path] = true
 		}
 	}
-	assert.Equal(t, slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(played)))
+	assert.Equal(t, slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(simulated)))
 }
 
 func fits(t *testing.T, at string, want, got any) {
@@ -163,7 +162,7 @@ func fits(t *testing.T, at string, want, got any) {
 func TestMain(m *testing.M) { leak.Main(m) }
 
 const (
-	bound       = 20 * time.Second
+	bound       = 20 * time.Second // of each wait
 	projectJSON = `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`
 	view        = "com.inductiveautomation.perspective/views/Main"
 )
@@ -363,8 +362,8 @@ func TestPairReplication(t *testing.T) {
 
 func TestCanaries(t *testing.T) {
 	for name, harm := range map[string]func(b bench) error{
-		"config/ignition/tags/valueStore.idb":            func(b bench) error { return os.Remove(filepath.Join(b.dir, "config/ignition/tags/valueStore.idb")) },
-		"config/local/ignition/keystore/metro-keystore.": func(b bench) error { return os.RemoveAll(filepath.Join(b.dir, "config/local")) },
+		"config/ignition/tags/valueStore.idb":               func(b bench) error { return os.Remove(filepath.Join(b.dir, "config/ignition/tags/valueStore.idb")) },
+		"config/local/ignition/keystore/metro-keystore.pfx": func(b bench) error { return os.RemoveAll(filepath.Join(b.dir, "config/local")) },
 		"redundancy.xml": func(b bench) error {
 			return os.WriteFile(filepath.Join(b.dir, "redundancy.xml"), []byte("x"), 0o644)
 		},
@@ -422,7 +421,7 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 	}))
 }
 
-// The write-back must not change the tree of a real gateway, because the simulator accepts its signatures.
+// The write-back must not change a resource.json that a real gateway has signed, because the simulator computes the same signature.
 func TestRealTree(t *testing.T) {
 	root := open(t, trees.Gateway83(t))
 	dir := t.TempDir()

@@ -77,8 +77,8 @@ func (d *Data) putConfig(collection, name, actor string, doc ordered.Value) erro
 }
 
 // signExternal does what a projects scan does to resources whose content differs from the signed one: it writes
-// resource.json back with the actor "external", the time, and a matching signature. It also keeps a copy of each file's
-// content in projects/.resources, named by its digest. The collection external is never written to.
+// resource.json back with the actor "external", the time, and a matching signature. If blobs is set, it also keeps a copy of
+// each file's content in projects/.resources, named by its digest. No caller passes the tree of the collection external.
 func (d *Data) signExternal(t *resource.Tree, blobs bool) {
 	for _, name := range slices.Sorted(maps.Keys(t.Resources)) {
 		r := t.Resources[name]

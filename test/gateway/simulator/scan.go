@@ -44,13 +44,13 @@ type scanState struct {
 	faultChanged chan struct{} // closed when the fault is replaced
 }
 
-// ScanFault makes scans of one kind fail.
+// ScanFault makes the scans of one kind that a client starts fail or last long. Other scans have no faults.
 type ScanFault struct {
 	// NeverEnds keeps a scan active until the fault is replaced.
 	NeverEnds bool `json:"neverEnds"`
 	// Fails is how many scans end without a result: nothing is loaded, and lastScanTimestamp does not change.
 	Fails int `json:"fails"`
-	// Delay replaces Options.ScanDelay.
+	// Delay replaces Options.ScanDelay if it is positive.
 	Delay time.Duration `json:"-"`
 }
 

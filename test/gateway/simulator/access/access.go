@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
-// TokenType is the module and the type of API tokens. PermissionsPath is the path of the resource with the permissions, and LevelsPath of the one
-// with the security levels.
+// TokenType is the module and the type of API tokens. PermissionsPath is the path of the resource with the permissions, and
+// LevelsPath that of the resource with the security levels.
 const (
 	TokenType       = "ignition/api-token"
 	PermissionsPath = "ignition/security-properties"
@@ -47,7 +47,7 @@ func (rules Rules) Check(c resource.Config, header string, secure, write bool) (
 	if t.secure && !secure {
 		return name, ErrInsecure
 	}
-	// Write implies Read, and Read implies Access.
+	// Write alone is enough. Without it, reading needs both Read and Access.
 	allowed := permissionOf(c, "writePermissions").admits(t)
 	if !write {
 		allowed = allowed || permissionOf(c, "readPermissions").admits(t) && permissionOf(c, "accessPermissions").admits(t)

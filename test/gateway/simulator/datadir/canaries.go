@@ -18,7 +18,7 @@ import (
 )
 
 // Canaries holds the digest of every file that only the gateway may write (never-touch files), to detect changes by
-// other programs. The simulator writes such files only through Canaries.
+// other programs. The simulator writes such files only through Canaries, except a probe that it removes at once.
 type Canaries struct {
 	root      *os.Root
 	mu        sync.Mutex
@@ -177,7 +177,7 @@ const (
 	// SeedMarker is the file that marks a seeded data directory.
 	SeedMarker = ".ignition-seed-complete"
 
-	maxSize = 256 << 20
+	maxSize = 256 << 20 // of a file that Read reads, in bytes
 )
 
 // Read reads a regular file of at most 256 MiB.

@@ -97,7 +97,7 @@ type Project struct {
 	Tree                             *Tree
 }
 
-// LoadProjects reads data/projects. A directory without project.json is not a project; if project.json is invalid, the
+// LoadProjects reads the directory projects. A directory without project.json is not a project; if project.json is invalid, the
 // loaded project stays.
 func LoadProjects(root *os.Root, old map[string]*Project) (map[string]*Project, []Problem) {
 	loaded := map[string]*Project{}

@@ -152,8 +152,8 @@ func (r *Resource) flag(key string) byte {
 	return 0
 }
 
-// Signature computes lastModificationSignature: SHA-256 over scope, description, version, three flags, the sorted files
-// with the hex digest of each (before 8.3, with its bytes), and the sorted attributes except the signature itself.
+// Signature computes lastModificationSignature: SHA-256 over scope, description, version, a zero byte, two flags, the
+// sorted files with the hex digest of each (before 8.3, with its bytes), and the sorted attributes except the signature itself.
 func (r *Resource) Signature() (string, error) {
 	scope, err := r.scope()
 	if err != nil {
