@@ -19,7 +19,8 @@ import (
 
 // Admit checks the ref name and the commit of a SyncTarget, because the token of any agent in the namespace can write it, and
 // git hosts also serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is
-// not spec.git.ref, a request must be allowed to name it. Admit returns the full name of the ref, or "" if name is a commit id.
+// not spec.git.ref, a request must be allowed to name it. Admit returns the full name of the ref, or "" if name is a commit id. For a
+// registry, which has no history, Reaches says which commits count instead.
 func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, name string, commit plan.ID) (string, error) {
 	ref, err := ParseRef(name)
 	if err != nil {
@@ -62,8 +63,8 @@ func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, nam
 }
 
 // CheckAllowed returns nil if a request may name a resolved ref. patterns are those of spec.git.allowedRefs: a ref must match one
-// by its full name, and a commit must be in the history of a matching ref. If s is nil, a commit must be the tip of one. The
-// error is RefNotAllowed, or says why the history could not be searched.
+// by its full or short name, and a commit must be in the history of a matching ref. If s is nil, a commit must be the tip of one. For a
+// digest or a commit of a registry, see admitArtifact. The error is RefNotAllowed, or says why the history could not be searched.
 func (a *Refs) CheckAllowed(ctx context.Context, s *Store, r *Remote, patterns []string, resolved Resolution) error {
 	if a.registry != nil && !strings.HasPrefix(resolved.Ref, wire.TagPrefix) {
 		return a.admitArtifact(ctx, s, patterns, resolved)

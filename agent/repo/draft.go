@@ -220,10 +220,10 @@ func (d *Draft) MakeCommit(parent plan.ID, author, committer Person, message str
 	return d.add(plumbing.CommitObject, pieces.Of([]byte(commit))), nil
 }
 
-// String returns the person in the form of a commit.
+// String returns the person and the time in the form of a commit's header.
 func (p Person) String() string { return fmt.Sprintf("%s %d +0000", p.Address(), p.When.Unix()) }
 
-// Address returns the person in the form of a trailer. It leaves out characters that this form cannot have.
+// Address returns the person as "name <mail>". It leaves out control characters and angle brackets of the name and of the mail.
 func (p Person) Address() string {
 	clean := func(s string) string {
 		return strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -236,8 +236,8 @@ func (p Person) Address() string {
 	return fmt.Sprintf("%s <%s>", clean(p.Name), clean(p.Mail))
 }
 
-// Pack returns a pack with the new objects, without deltas. Call it once and last: the pack takes the memory of each piece of
-// their content, also in the edits, so that a large draft and its pack do not take memory at the same time.
+// Pack returns a pack with the new objects, without deltas. Call it once, as the last method of d. The pack reuses the memory of the
+// objects' content, also of Edit.Content, so that a large draft and its pack do not take memory at the same time.
 func (d *Draft) Pack() (pieces.Bytes, error) {
 	var pack pieces.Buffer
 	sum := sha1.New()

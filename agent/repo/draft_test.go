@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// index hands the pack of a draft to git in the server's own repository, which checks every object.
-func index(t testing.TB, s *site, d *Draft) {
+// unpack lets git add the pack of a draft to the server's own repository. git checks every object.
+func unpack(t testing.TB, s *site, d *Draft) {
 	t.Helper()
 	pack, err := d.Pack()
 	require.NoError(t, err)
@@ -41,7 +41,8 @@ func draftBase(t *testing.T, edits ...gitserver.Edit) (s *site, store *Store, co
 	return s, store, res.Commit, root
 }
 
-// TestPackOfDraft writes objects whose sizes take one byte more in the pack than the size before, and some that do not compress.
+// TestPackOfDraft writes objects of random bytes, which do not compress. From 16, 2048 and 1<<18 bytes on, the header of an object has one more
+// byte.
 func TestPackOfDraft(t *testing.T) {
 	s, store, base, root := draftBase(t, gitserver.Write("top", "z"))
 	random := rand.NewChaCha8([32]byte{1})
@@ -56,7 +57,7 @@ func TestPackOfDraft(t *testing.T) {
 			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
 			commit, err := d.MakeCommit(base, who, who, "m\n", nil)
 			require.NoError(t, err)
-			index(t, s, d)
+			unpack(t, s, d)
 			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
 			for _, piece := range b.Bytes {
 				assert.Nil(t, piece, "the content is released")
@@ -82,7 +83,7 @@ func TestDraft(t *testing.T) {
 	}{
 		"change a file":           {[]Edit{{Path: "a/b/one", Content: pieces.Of([]byte("new"))}}, map[string]string{"a/b/one": "100644 new"}},
 		"add a directory":         {[]Edit{{Path: "a/n/m/f", Content: pieces.Of([]byte("f"))}}, map[string]string{"a/n/m/f": "100644 f"}},
-		"delete the last file":    {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
+		"delete a whole folder":   {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
 		"keep the executable bit": {[]Edit{{Path: "run.sh", Content: pieces.Of([]byte("x")), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
 		"drop the executable bit": {[]Edit{{Path: "run.sh", Content: pieces.Of([]byte("x"))}}, map[string]string{"run.sh": "100644 x"}},
 		"keep an unusual mode":    {[]Edit{{Path: "odd/touched", Content: pieces.Of([]byte("t"))}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
@@ -97,7 +98,7 @@ func TestDraft(t *testing.T) {
 			author := Person{Name: "Ada <x>\n", Mail: "ada@example.com", When: time.Unix(1700000000, 0)}
 			commit, err := d.MakeCommit(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n", nil)
 			require.NoError(t, err)
-			index(t, s, d)
+			unpack(t, s, d)
 			s.Git("fsck", "--strict", "--no-dangling", commit.String())
 			assert.Equal(t, "Ada x|ada@example.com|1700000000|Stoker|Change|"+base, s.Git("log", "-1", "--format=%an|%ae|%at|%cn|%s|%P", commit.String()))
 			for path, want := range tc.want {

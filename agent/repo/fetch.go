@@ -14,8 +14,8 @@ type FetchKind string
 const (
 	FetchNone        FetchKind = "none"        // nothing: the store had the commit
 	FetchFirst       FetchKind = "first"       // everything, into an empty store
-	FetchIncremental FetchKind = "incremental" // what changed since the last commit
-	FetchRenewed     FetchKind = "renewed"     // everything, because the store had grown
+	FetchIncremental FetchKind = "incremental" // what changed since the last commit, or the blobs that FetchBlobs requested
+	FetchRenewed     FetchKind = "renewed"     // everything, because the store had grown or lacked blobs, or the server sent no increment
 	FetchRepaired    FetchKind = "repaired"    // everything, because the store was damaged
 	FetchTreesOnly   FetchKind = "trees"       // only the trees; blobs follow on demand
 )
@@ -32,8 +32,8 @@ type FetchStats struct {
 }
 
 // Fetch makes sure that the store has a commit with all its trees and blobs. ref is the name by which the commit was found, "" if
-// there is none. If the server does not serve the commit by its id, Fetch first searches the history of ref. After FetchRenewed
-// and FetchRepaired, older commits are no longer in the store.
+// there is none. If a git server does not serve the commit by its id, Fetch searches the history of ref, then that of all branches and
+// tags. After FetchRenewed and FetchRepaired, older commits are no longer in the store.
 func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	if err := s.fetching.lock(ctx); err != nil {
 		return FetchStats{}, err

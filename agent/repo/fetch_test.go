@@ -330,8 +330,8 @@ func TestHostileRepositoryConfig(t *testing.T) {
 	})
 }
 
-// F11: a fetch does not limit the size of files, because most files of a repository are not mapped to a gateway. The only limit
-// is for the scratch space beside the packs.
+// F11: only the limits of a whole pack bound a file, because most files of a repository are not mapped to a gateway. DeltaBytes bounds only
+// deltas and their bases, which need space beside the packs.
 func TestLargeBlobs(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commit := g.Push("first", repotest.Views(3), gitserver.Write("large", strings.Repeat("large", 20_000)))

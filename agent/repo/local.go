@@ -263,12 +263,13 @@ func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 	return nil
 }
 
-// Fetch implements source. The pack leaves out what the store already has.
+// Fetch implements source. If t.Base is set, the pack leaves out trees and blobs that the store has.
 func (l *local) Fetch(ctx context.Context, t *store.Transfer, _ string) (*store.Received, error) {
 	return l.Blobs(ctx, t, nil)
 }
 
-// Blobs copies the blobs with these ids into a new pack. If ids is empty, it copies the commit with its trees and blobs.
+// Blobs copies the blobs with these ids into a new pack. If ids is empty, it copies the commit with its trees and, unless t.TreesOnly is
+// set, their blobs.
 func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.Total)
 	defer cancel()

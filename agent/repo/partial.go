@@ -19,7 +19,7 @@ import (
 // If the store is lost but the data directory is not, most files of the commit are in the data directory already. So the store
 // fetches only the trees, and then the requested blobs. It is partial until a plain Fetch completes it.
 //
-// A shallow fetch of the tip would be simpler, but costs eighty-five times the bytes: 57.5 MB instead of 0.7 MB for one changed file
+// A shallow fetch of the tip would be simpler, but costs eighty times the bytes: 57.5 MB instead of 0.7 MB for one changed file
 // in a repository of size M (make bench, "store lost, one file changed"), for each gateway of a fleet that restarts with empty
 // caches.
 
@@ -27,7 +27,7 @@ import (
 const maxWanted = 10_000
 
 // FetchTrees makes sure that the store has a commit with all its trees. FetchBlobs then fetches many of its blobs at
-// once, and, until ctx ends, WriteBlob fetches a missing one. If the store has another commit with all its blobs, or if the server cannot leave
+// once, and, until ctx ends, WriteBlob fetches a missing one. If the store has a commit with all its blobs, or if the server cannot leave
 // out blobs, FetchTrees is Fetch.
 func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	if err := s.fetching.lock(ctx); err != nil {
@@ -146,7 +146,7 @@ type promise struct {
 	fetchedSingly int       // blobs that were fetched one by one
 	lastErr       error     // the error of the last fetch of a missing blob, nil if it succeeded
 	failures      int       // in a row
-	timeouts      int       // failures in a row because the limit ended
+	timeouts      int       // failures since the last success because the limit ended
 	retryAt       time.Time // no fetch before this time after a failure
 }
 

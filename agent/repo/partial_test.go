@@ -150,7 +150,7 @@ func TestManyMissingBlobsFetchAll(t *testing.T) {
 	})
 }
 
-func TestServerWithoutFilter(t *testing.T) {
+func TestFetchTreesFromLimitedServers(t *testing.T) {
 	for name, refused := range map[string][]gitserver.Feature{
 		"no filter":  {gitserver.Filter},
 		"no shallow": {gitserver.Shallow},
@@ -184,7 +184,7 @@ func TestServerWithoutFilter(t *testing.T) {
 			repotest.RequireSame(t, g, s, commit)
 		})
 	}
-	t.Run("ssh, with git's defaults and with all options", func(t *testing.T) {
+	t.Run("ssh, with git's defaults and with the options for blobs", func(t *testing.T) {
 		g := repotest.NewShellSite(t, gitserver.SSHOptions{})
 		commit := g.Push("first", repotest.Views(30))
 		s := openStore(t, t.TempDir())
@@ -192,11 +192,12 @@ func TestServerWithoutFilter(t *testing.T) {
 		assert.Equal(t, FetchFirst, stats.Kind)
 		repotest.RequireSame(t, g, s, commit)
 
-		lean := repotest.NewShellSite(t, gitserver.SSHOptions{Config: [][2]string{{"uploadpack.allowFilter", "true"}, {"uploadpack.allowAnySHA1InWant", "true"}}})
-		commit = lean.Push("first", repotest.Views(30))
+		options := [][2]string{{"uploadpack.allowFilter", "true"}, {"uploadpack.allowAnySHA1InWant", "true"}}
+		configured := repotest.NewShellSite(t, gitserver.SSHOptions{Config: options})
+		commit = configured.Push("first", repotest.Views(30))
 		s = openStore(t, t.TempDir())
-		assert.Equal(t, FetchTreesOnly, fetchTrees(t, s, shellRemote(t, lean), commit).Kind)
-		_, err := s.FetchBlobs(t.Context(), []plan.ID{blobOf(t, lean, commit, repotest.ViewPath(1))})
+		assert.Equal(t, FetchTreesOnly, fetchTrees(t, s, shellRemote(t, configured), commit).Kind)
+		_, err := s.FetchBlobs(t.Context(), []plan.ID{blobOf(t, configured, commit, repotest.ViewPath(1))})
 		require.NoError(t, err)
 		assert.True(t, s.Partial())
 	})
@@ -261,6 +262,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 	assert.True(t, s.Partial())
 }
 
+// The store waits as long as the server asks, but at most an hour.
 func TestRetryAfterOfBlobs(t *testing.T) {
 	for asks, quiet := range map[time.Duration]time.Duration{10 * time.Minute: 10 * time.Minute, 24 * time.Hour: time.Hour} {
 		t.Run(asks.String(), func(t *testing.T) {
@@ -300,9 +302,9 @@ func TestLimitedFetchPauses(t *testing.T) {
 	g.Served() // no request is in progress
 	g.Server.Inject(gitserver.Stall(0))
 	ctx, end := context.WithCancelCause(t.Context())
-	asks := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(asks)
+		defer close(ended)
 		for g.Server.InFlight() == 0 && t.Context().Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
@@ -311,9 +313,9 @@ func TestLimitedFetchPauses(t *testing.T) {
 	off := s.LimitFetches(ctx)
 	_, err := read(t, s, one)
 	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
-	<-asks
+	<-ended
 	g.Server.Heal()
-	now = now.Add(4 * time.Minute)
+	now = now.Add(4 * time.Minute) // within the pause, which is five minutes, give or take 10 %
 	g.Server.Forget()
 	_, err = read(t, s, two)
 	require.Error(t, err)

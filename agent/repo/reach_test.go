@@ -268,7 +268,7 @@ func TestReachesWithoutFilter(t *testing.T) {
 			assert.True(t, found, "a moved ref is searched again")
 		})
 	}
-	t.Run("deepened clone", func(t *testing.T) {
+	t.Run("shallow clone in a directory, deepened after the search", func(t *testing.T) {
 		g := newSite(t)
 		old := g.Push("old", repotest.Views(3))
 		g.Push("new", repotest.EditView(1, 1))

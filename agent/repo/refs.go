@@ -21,7 +21,8 @@ type Ref struct {
 	commit plan.ID
 }
 
-// ParseRef reads a ref by the rules of git check-ref-format. 40 hex digits are always a commit id.
+// ParseRef reads a ref, by the rules of git check-ref-format, or the digest of an artifact. 40 hex digits are always a commit id. The error
+// is RefNotFound.
 func ParseRef(s string) (Ref, error) {
 	if id, err := plan.ParseID(s); err == nil {
 		if id.IsZero() {
@@ -132,8 +133,8 @@ func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 	return Resolution{}, a.notFound(ref)
 }
 
-// Commit returns the commit of a ref, or "" if the repository has no such ref or a branch and a tag of that name. It fails if a registry does
-// not answer.
+// Commit returns the commit of a ref, or "" if the repository has no such ref or a branch and a tag of that name. It fails only if a registry
+// fails with an error other than RefNotFound.
 func (a *Refs) Commit(name string) (string, error) {
 	ref, err := ParseRef(name)
 	if err != nil {

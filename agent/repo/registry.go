@@ -18,8 +18,8 @@ import (
 
 // registry is a repository in a registry, whose artifacts package oci reads as commits. Its refs are tags and digests.
 //
-// A registry keeps no history, and does not know commits. A commit is known by its tag or digest, by what this process has resolved, by what the
-// store has (its message names the digest), or by a search of the tags.
+// A registry keeps no history, and does not know commits. The artifact of a commit is one that this process has resolved, that of the
+// requested tag or digest, the one whose digest is in the message of a commit in the store, or the result of a search of the tags.
 type registry struct {
 	url    URL
 	opts   wire.Options
@@ -87,8 +87,8 @@ func (r *registry) Fetch(ctx context.Context, t *store.Transfer, ref string) (*s
 	return r.client.Import(ctx, a, t)
 }
 
-// search looks for a commit among the artifacts of the tags that admit accepts, the highest names first. The error is RefNotFound if none has
-// the commit and the registry has answered for each.
+// search looks for a commit among the artifacts of the tags that admit accepts, the highest names first. The error is RefNotFound if none of
+// the compared tags has the commit, or if that takes longer than oci.SearchTime. If the registry failed for a tag, the error is that failure.
 func (r *registry) search(ctx context.Context, commit plan.ID, admit func(fullName string) bool) (oci.Artifact, error) {
 	tags, complete, err := r.client.Tags(ctx)
 	if err != nil {

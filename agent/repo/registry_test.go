@@ -84,6 +84,7 @@ func (a artifacts) files(commit plan.ID) map[string]string {
 	return all
 }
 
+// line is the content of an artifact, by path. For ociregistry.Files, a name that ends with * is that of an executable file.
 var line = map[string]string{"projects/line/project.json": `{"title":"line"}`, "projects/line/a.b": "1", "projects/line/a/c": "2", "run.sh*": "#!"}
 
 func TestRegistryCommit(t *testing.T) {
@@ -117,7 +118,7 @@ func TestRegistryCommit(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, repo.Resolution{Ref: "refs/tags/1.0", Commit: commit}, at)
 	})
-	t.Run("a ref that a request depends on", func(t *testing.T) {
+	t.Run("Refs.Commit", func(t *testing.T) {
 		all, err := a.remote.Refs(t.Context())
 		require.NoError(t, err)
 		id, err := all.Commit("1.0")
@@ -270,7 +271,7 @@ func TestHostileRegistry(t *testing.T) {
 	forever := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, endless{}) }
 	for name, c := range map[string]struct {
 		set    func(*ociregistry.Server)
-		reason v1alpha1.Reason
+		reason v1alpha1.Reason // "" for any
 		says   string
 	}{
 		"another manifest": {serve("/manifests/", func(w http.ResponseWriter, _ *http.Request) {

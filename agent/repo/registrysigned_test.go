@@ -231,7 +231,7 @@ func TestRegistryFollower(t *testing.T) {
 	lead := newArtifacts(t, server, repo.Auth{}, repo.RemoteOptions{})
 	at, err := lead.resolve("main")
 	require.NoError(t, err)
-	layers := func() (n int) {
+	layers := func() (n int) { // downloads of layers since the last call
 		for _, r := range server.Requests() {
 			if strings.Contains(r, "/blobs/") {
 				n++

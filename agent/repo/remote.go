@@ -1,10 +1,10 @@
 // Package repo reads git repositories, and artifacts of registries as commits, and pushes branches, without a checkout, the git binary or a
 // child process.
 //
-// A Remote resolves a Ref to a commit with one ref advertisement. A Store fetches commits and keeps them on disk. The store is a
-// cache: if it is damaged or has grown too much, the next fetch replaces it.
+// A Remote resolves a Ref to a commit. On a git server, that takes one ref advertisement. A Store fetches commits and keeps them on
+// disk. The store is a cache: if it is damaged or has grown too much, the next fetch replaces it.
 //
-// Package wire talks to git servers, and package store keeps packs on disk. Callers use neither directly.
+// Package wire talks to git servers, package oci to registries, and package store keeps packs on disk. Callers use none of them directly.
 package repo
 
 import (
@@ -55,10 +55,10 @@ type Remote struct {
 
 // source is the access to a repository: a wire.Client, a registry, or local.
 type source interface {
-	// Refs returns all refs. An empty repository has none.
+	// Refs returns all refs. An empty repository has none, and a registry returns none.
 	Refs(ctx context.Context) (*wire.Refs, error)
-	// Fetch receives the commit of t, with its trees and blobs, into a new pack. It clears t.Base if the pack does not build on
-	// it. ref is the name by which the commit was found, "" if there is none.
+	// Fetch receives the commit of t, with its trees and, unless t.TreesOnly is set, its blobs, into a new pack. It clears t.Base if
+	// the pack does not build on it. ref is the name by which the commit was found, "" if there is none.
 	Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error)
 	// Blobs receives blobs of the commit of t into a new pack.
 	Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error)
@@ -106,12 +106,12 @@ func (r *Remote) Close() error { return r.source.Close() }
 
 // Resolution is the commit of a ref at one moment.
 type Resolution struct {
-	Ref    string // full name; "" if the caller resolved a commit id
+	Ref    string // full name, or the digest of an artifact; "" if the caller resolved a commit id
 	Commit plan.ID
 }
 
-// Resolve finds the commit of a ref with one ref advertisement. For a commit id, it returns the id and sends nothing: Fetch finds
-// out whether the repository has the commit.
+// Resolve finds the commit of a ref, with one ref advertisement or a request for the tag of a registry. For a commit id, it returns the
+// id and sends nothing: Fetch finds out whether the repository has the commit.
 func (r *Remote) Resolve(ctx context.Context, ref Ref) (Resolution, error) {
 	if res, ok, err := resolveCommit(ref); ok || err != nil {
 		return res, err
@@ -151,7 +151,7 @@ func (r *Remote) PushRefs(ctx context.Context) (*Refs, error) {
 // has the objects that the server lacks, in pieces; it may be empty. If the branch is newID already, Push does nothing.
 //
 // The server changes the branch only if it is still oldID. Otherwise IsStale holds for the error. An error with the reason
-// PushRejected has the text of the server. After any other error the outcome may be unknown, and the caller can push again.
+// PushRejected says why the branch was not changed. After any other error the outcome may be unknown, and the caller can push again.
 func (r *Remote) Push(ctx context.Context, branch string, oldID, newID plan.ID, pack [][]byte) error {
 	return r.source.Push(ctx, branch, oldID, newID, pack)
 }
@@ -171,7 +171,7 @@ func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]by
 }
 
 // APIToken returns the token for the API of the forge: the token of the GitHub App, or Auth.Token if there is no app. It fails
-// with AuthFailed if there is only an ssh key.
+// with AuthFailed if there is neither, and with UnsupportedRepository for a registry and for a directory of this machine.
 func (r *Remote) APIToken(ctx context.Context) (secret.String, error) { return r.source.APIToken(ctx) }
 
 // APITransport returns a transport for requests to the API of the forge. It uses the proxy and the certificates of the Remote,

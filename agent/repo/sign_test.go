@@ -36,7 +36,7 @@ import (
 
 const signingName = "spec.bidirectional.signing: key id of Secret sign"
 
-// signingKeys are keys of all kinds.
+// signingKeys returns a key of each supported kind.
 func signingKeys(t testing.TB) map[string]repotest.SigningKey {
 	return map[string]repotest.SigningKey{
 		"ssh ed25519":     repotest.NewSSHKey(t, "ed25519", ""),
@@ -63,7 +63,7 @@ func TestSignedCommit(t *testing.T) {
 			trimmed := repotest.Token(strings.TrimSpace(key.Private)) // as it is read from a Secret
 			commit, err := d.MakeCommit(res.Commit, person, person, "Change\n\nBody\n\nName: value\n", NewSigner(key.Format, signingName, trimmed))
 			require.NoError(t, err)
-			index(t, s, d)
+			unpack(t, s, d)
 			s.Git("fsck", "--strict", "--no-dangling", commit.String())
 			assert.Equal(t, "Change\n\nBody\n\nName: value\n", s.Git("log", "-1", "--format=%B", commit.String()))
 			text := s.Git("cat-file", "commit", commit.String()) + "\n"
@@ -83,7 +83,7 @@ func TestSignedCommit(t *testing.T) {
 		person := Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: time.Now()}
 		commit, err := d.MakeCommit(res.Commit, person, person, "Change\n", NewSigner("ssh", signingName, repotest.Token(keys["ssh rsa"].Private)))
 		require.NoError(t, err)
-		index(t, s, d)
+		unpack(t, s, d)
 		require.Error(t, keys["ssh ed25519"].Verify(t, s.Dir, commit.String()))
 	})
 }

@@ -96,7 +96,7 @@ func parseTagHeader(tag []byte) (commit, name string, ok bool) {
 	return commit, name, true
 }
 
-// formatOf returns the format of the signature that starts with a line, "" if none does. "x509" is not supported.
+// formatOf returns the format of a signature by its first line, "" if it is not a signature. Callers do not support "x509".
 func formatOf(signature []byte) v1alpha1.SigningFormat {
 	for begin, format := range map[string]v1alpha1.SigningFormat{
 		"-----BEGIN SSH SIGNATURE-----": v1alpha1.SigningSSH, "-----BEGIN PGP SIGNATURE-----": v1alpha1.SigningOpenPGP,

@@ -35,21 +35,22 @@ func OpenReadOnly(ctx context.Context, dir string, limits Limits) (*Objects, err
 func IsDamaged(err error) bool { return store.IsDamaged(err) }
 
 // Store fetches commits and keeps them on disk. It is a cache: if it is damaged, the next Fetch fetches everything into a new pack,
-// which replaces the old ones. If it has grown too much, the next Fetch of a commit that it lacks does that. Several goroutines may use it, also while a Fetch runs.
+// which replaces the old ones. If it has grown too much, the next Fetch of a commit that it lacks does that. Several goroutines may use it,
+// also while a Fetch runs.
 type Store struct {
 	*packs // with the methods that read objects
 	log    *slog.Logger
 	now    func() time.Time
 
-	fetching  mutex // one Fetch at a time
-	searching mutex // one Reaches, CommitText or Verify at a time
+	fetching  mutex // held during Fetch, FetchTrees and FetchBlobs
+	searching mutex // held during the transfers of Reaches, CommitText and Verify
 
 	lastMiss miss // guarded by searching
 	promisor promisor
 }
 
-// New returns a store in a directory that nothing else uses. The first use opens it. Until that succeeds, the store is empty, and
-// each Fetch tries again and returns the error.
+// New returns a store in a directory that nothing else uses. The first use opens it. Until that succeeds, the store is empty, each
+// use tries again, and Fetch returns the error.
 func New(dir string, o StoreOptions) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -66,7 +67,7 @@ func Open(dir string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// Close waits for the end of a Fetch, and closes the files.
+// Close waits until no fetch and no search is running, and closes the files.
 func (s *Store) Close() error {
 	for _, m := range []mutex{s.fetching, s.searching} {
 		m <- struct{}{}

@@ -235,7 +235,7 @@ func TestLargeStoreIsRenewed(t *testing.T) {
 	}
 	assert.Contains(t, kinds, FetchRenewed)
 	repotest.RequireSame(t, g, s, repotest.ParseID(t, g.Head()))
-	t.Run("unreachable git", func(t *testing.T) {
+	t.Run("no need of git for a commit in the store", func(t *testing.T) {
 		s := openStoreWith(t, t.TempDir(), StoreOptions{MaxPacks: 1})
 		old, _ := pull(t, s, r, "main")
 		g.Push("small", gitserver.Write("small.txt", "1"))

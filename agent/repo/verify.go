@@ -38,7 +38,7 @@ type signedArtifact struct {
 	keys   [sha256.Size]byte
 }
 
-// NewVerifier returns a Verifier. It calls keys for each commit, so that rotated keys take effect at once. name says in errors
+// NewVerifier returns a Verifier. Each Verify calls keys, so that rotated keys take effect at once. name says in errors
 // where the keys are from.
 func NewVerifier(v v1alpha1.GitVerify, name string, keys func() ([]byte, error)) *Verifier {
 	return &Verifier{mode: v.Mode, formats: v.Formats, name: name, keys: keys, now: time.Now}

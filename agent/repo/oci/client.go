@@ -179,7 +179,7 @@ func (c *Client) remember(o outcome) {
 }
 
 // ArtifactOf returns the artifact of a commit in a store. text is the text of the commit, which names the digest. If the store is older than
-// the use of the registry, any git user may have written it, so a Client that has not resolved the artifact yet downloads its layer again. The
+// the use of the registry, any git user may have written the text, so a Client that has not resolved the artifact yet downloads its layer. The
 // error is RefNotFound if the registry does not have the artifact, or if the commit is not that of the artifact.
 func (c *Client) ArtifactOf(ctx context.Context, commit plan.ID, text []byte) (Artifact, error) {
 	if a, ok := c.Recall(commit); ok {

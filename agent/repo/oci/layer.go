@@ -85,7 +85,8 @@ type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// refuse returns the error of an artifact whose layer arrived with its digest.
+// refuse makes err a refusal. The caller has verified the digest of the layer. If ctx has ended, or if the store could not be written, refuse
+// returns err.
 func refuse(ctx context.Context, a Artifact, err error) error {
 	if err == nil || ctx.Err() != nil || ofDisk(err) {
 		return err
@@ -102,7 +103,7 @@ func ofDisk(err error) bool {
 	return ok || failure.Is(err, v1alpha1.ReasonNoSpace)
 }
 
-// readLayer adds the files of a tar archive with gzip to into, and returns the root folder. It reads at most limit bytes of the archive.
+// readLayer adds the files of a tar archive with gzip to into, and returns the root folder. It fails if r unpacks to more than limit bytes.
 func readLayer(r io.Reader, limit int64, into *store.Importer) (*folder, error) {
 	unzipped, err := gzip.NewReader(r)
 	if err != nil {
@@ -328,7 +329,7 @@ func (f *folder) holdsFiles() bool {
 	return false
 }
 
-// Annotations of a manifest that the commit names, with their names in its message.
+// shown lists the annotations of a manifest that the message of the commit shows, with their names there.
 var shown = [...]struct{ name, annotation string }{
 	{"Source", "org.opencontainers.image.source"},
 	{"Revision", "org.opencontainers.image.revision"},

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxSignatures    = 32        // of one artifact that are read
+	maxSignatures    = 32        // of one artifact that are read in each format
 	maxSignatureSize = 256 << 10 // bytes of one of them
 	typeIndex        = "application/vnd.oci.image.index.v1+json"
 )
@@ -126,8 +126,8 @@ func (c *Client) payloads(ctx context.Context, w wire.Watch, digest string, add 
 	return err
 }
 
-// list reads an index or a manifest. The error wraps errAbsent if the registry does not have it. list does not compare the digest, because the
-// signatures that it leads to are verified.
+// list reads an index or a manifest. The error is errAbsent if the registry does not have it, or if it is not JSON. If it is too large, the
+// result is empty. list does not compare the digest, because the caller of Signatures verifies the signatures.
 func (c *Client) list(ctx context.Context, w wire.Watch, path, accept string) (l listing, err error) {
 	body, err := c.read(ctx, w, request{method: http.MethodGet, path: path, accept: accept, optional: true}, maxManifest)
 	if err != nil || body == nil {

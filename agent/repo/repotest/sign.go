@@ -35,8 +35,8 @@ type SigningKey struct {
 	Private, Public string
 }
 
-// NewSSHKey makes a key for ssh signatures. kind is ed25519, ecdsa, rsa, or weak. An empty passphrase means that the key has
-// none.
+// NewSSHKey makes a key for ssh signatures. kind is ed25519, ecdsa, rsa, or weak, which is an RSA key of 1024 bits. An empty passphrase
+// means that the key has none.
 func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	t.Helper()
 	var key crypto.Signer

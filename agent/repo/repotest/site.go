@@ -35,13 +35,13 @@ type Repo struct {
 	t testing.TB
 }
 
-// Push adds a commit to the current branch.
+// Push adds a commit to the current branch, and returns its id.
 func (r Repo) Push(message string, edits ...gitserver.Edit) plan.ID {
 	r.t.Helper()
 	return ParseID(r.t, r.Commit(message, edits...))
 }
 
-// History adds n commits to main. Each rewrites one file with the result of content. It returns the last commit.
+// History adds n commits to main. Commit i, from 0 on, writes content(i) to the file path(i). It returns the last commit.
 func (r Repo) History(n int, path func(int) string, content func(int) string) plan.ID {
 	r.t.Helper()
 	var b bytes.Buffer
@@ -192,7 +192,8 @@ type Git interface {
 	Git(args ...string) string
 }
 
-// RequireSame compares every object of a commit with the same object in g, and lets git verify the packs.
+// RequireSame compares the ids and the paths of everything in a commit with those in g, and each blob with what git reads from the store.
+// It lets git verify the packs.
 func RequireSame(t testing.TB, g Git, s Objects, commit plan.ID) {
 	t.Helper()
 	root, err := s.RootTree(commit)
@@ -205,7 +206,7 @@ func RequireSame(t testing.TB, g Git, s Objects, commit plan.ID) {
 	RequireVerified(t, s)
 }
 
-// WalkTree returns "id path" of everything below a tree, in the order of git ls-tree -r -t.
+// WalkTree returns "id path" of everything below a tree, in the order of git ls-tree -r -t. It fails the test if the store lacks an object.
 func WalkTree(t testing.TB, s Objects, id plan.ID, prefix string) []string {
 	t.Helper()
 	entries, err := s.Tree(id)

@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Copy copies objects into a new pack: blobs, or Commit with all its trees and blobs if blobs is empty. If Base is set, Copy
-// leaves out the objects that the store has already.
+// Copy copies objects into a new pack: blobs, or, if blobs is empty, Commit with all its trees and, unless TreesOnly is set, their blobs.
+// With Commit and a Base, Copy leaves out the trees and blobs that the store has already.
 func (t *Transfer) Copy(ctx context.Context, from *Objects, blobs []plan.ID) (*Received, error) {
 	return t.newPack(func(file *os.File, _ *scratch) (packContents, error) {
 		c := &copier{ctx: ctx, from: from, to: t, blobs: blobs, seen: map[plan.ID]struct{}{}}

@@ -123,8 +123,8 @@ func PackHeader(objects int) []byte {
 	return binary.BigEndian.AppendUint32(buf, uint32(objects))
 }
 
-// record describes an object of a pack that is being written. Only the records, of 48 bytes each, take memory in proportion to
-// the pack.
+// record describes an object of a pack that is being written. The records, of 48 bytes each, are most of the memory that grows with
+// the number of objects.
 type record struct {
 	id        plan.ID
 	crc       uint32 // of the packed bytes

@@ -187,25 +187,26 @@ func TestParseTree(t *testing.T) {
 
 func TestCommitSubject(t *testing.T) {
 	header := "tree 1\nauthor A <a@example.com> 1 +0000\n"
-	for commit, want := range map[string]string{
-		header + "\nFill tank 4\n\nIt was empty.\n":                "Fill tank 4",
-		header + "\n\n  \n  Fill tank 4":                           "Fill tank 4",
-		header + "gpgsig -----BEGIN\n \n x\n -----END\n\nSigned\n": "Signed",
-		header + "\n": "",
-		header:        "",
+	for name, c := range map[string]struct{ commit, want string }{
+		"subject and body":                    {header + "\nFill tank 4\n\nIt was empty.\n", "Fill tank 4"},
+		"empty lines before the subject":      {header + "\n\n  \n  Fill tank 4", "Fill tank 4"},
+		"signature with an almost empty line": {header + "gpgsig -----BEGIN\n \n x\n -----END\n\nSigned\n", "Signed"},
+		"empty message":                       {header + "\n", ""},
+		"no message":                          {header, ""},
 	} {
-		t.Run(want, func(t *testing.T) { assert.Equal(t, want, commitSubject([]byte(commit))) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, commitSubject([]byte(c.commit))) })
 	}
 }
 
 func TestSubjectLine(t *testing.T) {
-	for want, c := range map[string][2]string{
-		"Fill tank 4 (Li Wei)": {"Li Wei <li@example.com>", "Fill  tank\x1b 4"},
-		"Fill tank 4":          {"", "Fill tank 4"},
-		"":                     {"Li Wei <li@example.com>", "\x00"},
-		strings.Repeat("ä", 68) + "… (" + strings.Repeat("b", 53) + "…)": {strings.Repeat("b", 300) + " <b@example.com>", strings.Repeat("ä", 300)},
+	for name, c := range map[string]struct{ author, subject, want string }{
+		"unprintable character": {"Li Wei <li@example.com>", "Fill  tank\x1b 4", "Fill tank 4 (Li Wei)"},
+		"no author":             {"", "Fill tank 4", "Fill tank 4"},
+		"no printable subject":  {"Li Wei <li@example.com>", "\x00", ""},
+		"both too long": {strings.Repeat("b", 300) + " <b@example.com>", strings.Repeat("ä", 300),
+			strings.Repeat("ä", 68) + "… (" + strings.Repeat("b", 53) + "…)"},
 	} {
-		t.Run(want, func(t *testing.T) { assert.Equal(t, want, subjectLine(c[0], c[1])) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, subjectLine(c.author, c.subject)) })
 	}
 }
 
@@ -265,6 +266,7 @@ func backward(n int64) []byte {
 // bytes returns the pack with a valid checksum.
 func (p *rawPack) bytes() []byte { return p.claiming(p.count) }
 
+// claiming returns the pack with a header that announces this number of objects.
 func (p *rawPack) claiming(objects uint32) []byte {
 	b := append(PackHeader(int(objects)), p.buf.Bytes()...)
 	sum := sha1.Sum(b)
@@ -290,7 +292,7 @@ func receive(t testing.TB, s *testStore, pack []byte, thin bool) (*Received, err
 	require.NoError(t, err)
 	defer f.Close()
 	if thin {
-		f.Base = plan.ID{1}
+		f.Base = plan.ID{1} // any commit: Receive only looks whether there is one
 	}
 	in, err := f.Receive(context.Background(), bytes.NewReader(pack))
 	if err != nil {

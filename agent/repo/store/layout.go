@@ -166,7 +166,7 @@ func setAside(dir string) error {
 }
 
 // listPacks returns the packs, oldest first. It removes what a crash left behind: a pack without an index, an index without a
-// pack, and, if no transfer is running, temporary files.
+// pack, the mark of a partial pack without these, and, if no transfer is running, temporary files.
 func listPacks(root *os.Root, transferring bool) ([]string, error) {
 	d, err := root.Open(packDir)
 	if err != nil {

@@ -23,7 +23,7 @@ type Limits struct {
 	// InflatedBytes is the sum of the inflated entries of one pack and the results of their deltas; default 64 GiB.
 	InflatedBytes int64
 	// DiskBytes is the size of all files of a store, for a volume that several stores share; default none. A new pack gets half of what is
-	// left of it, and its index a quarter. The objects of deltas get a quarter of DiskBytes.
+	// left of it, and its index a quarter. The objects of deltas get a quarter of DiskBytes. Transfer.Copy does not check DiskBytes.
 	DiskBytes int64
 	// DeltaDepth is the length of a chain of deltas; default 4,095, the longest that git writes.
 	DeltaDepth int

@@ -114,7 +114,7 @@ func (s *packSet) setTip(commit plan.ID) (changed bool) {
 	return changed
 }
 
-// smallStore is a size in bytes. A store is Grown if its packs exceed twice the largest one by more than that.
+// smallStore is a size in bytes. A store is Grown if all its packs together exceed twice the largest one by more than that.
 const smallStore = 4 << 20
 
 // condition checks that the files of the packs exist in root, and returns the condition of the store. More than maxPacks packs

@@ -145,7 +145,7 @@ func commitAuthor(b []byte) string {
 	return ""
 }
 
-// commitSubject returns the first line of the message of a commit that has text, or "".
+// commitSubject returns the first line with text of a commit's message, or "".
 func commitSubject(b []byte) string {
 	_, message, _ := bytes.Cut(b, []byte("\n\n"))
 	for line := range bytes.Lines(message) {

@@ -13,7 +13,7 @@ import (
 )
 
 // receiver turns the stream of a pack into a pack on disk and the records of its index, as git index-pack does. It reads the
-// stream once. In memory it holds a record for each object, and two objects of a chain of deltas.
+// stream once. In memory it holds a record for each object, and the small objects of scratch.
 type receiver struct {
 	limits Limits
 	// external returns an object that a thin pack may build on. If there is none, IsNotFound holds for the error.

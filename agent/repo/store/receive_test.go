@@ -220,7 +220,7 @@ func TestReceiveHostilePacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStoreWith(t, t.TempDir(), Options{Limits: small})
-			s.scratch.maxInMemory = 0 // for the limit of its file
+			s.scratch.maxInMemory = 0 // so that all bases are in its file, which has a limit
 			_, err := receive(t, s, tt.pack, true)
 			require.Error(t, err)
 			var missing *MissingBaseError
@@ -279,7 +279,7 @@ func openStoreWith(t testing.TB, dir string, o Options) *testStore {
 // WriteBlob implements plan.Objects.
 func (s *testStore) WriteBlob(w io.Writer, id plan.ID) (int64, error) { return s.ReadBlob(w, id) }
 
-// pull copies a commit from the directory of a repository, as a fetch does.
+// pull copies a commit from the directory of a repository, as a fetch does. It returns the condition of the store before.
 func (s *testStore) pull(g *repotest.Site, commit plan.ID) Condition {
 	s.t.Helper()
 	f, err := s.Begin(commit)
@@ -304,7 +304,7 @@ func TestReadersDuringTransfer(t *testing.T) {
 	s.pull(g, first)
 	root, err := s.RootTree(first)
 	require.NoError(t, err)
-	keep := repotest.WalkTree(t, s, root, "projects") // unchanged in every commit below
+	keep := repotest.WalkTree(t, s, root, "") // the readers read each resource.json, which no commit below changes
 
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -389,7 +389,7 @@ func TestOpenReadOnly(t *testing.T) {
 	})
 }
 
-// Large files, deltas of large files and many packs need only bounded memory, because the store uses scratch files.
+// Objects that are larger than the memory of a scratch, and deltas of such objects, go through its file.
 func TestLargeObjects(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})
 	var text strings.Builder

@@ -15,7 +15,7 @@ type resolver struct {
 	*receiver
 	// The deltas that build on a record are a linked list. Both slices have 1-based indexes of records; 0 ends a list.
 	firstChild, nextSibling []int32
-	unresolved              map[plan.ID]int32
+	unresolved              map[plan.ID]int32 // the lists of deltas whose base has this id and is not resolved yet
 	stack                   []frame
 }
 

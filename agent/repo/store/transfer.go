@@ -59,7 +59,7 @@ func (s *Store) Begin(commit plan.ID) (*Transfer, error) {
 	return &Transfer{Commit: commit, store: s, root: root, condition: s.packs.condition(root, s.maxPacks)}, nil
 }
 
-// Close closes the transfer. Received packs stay on disk until Drop or the next Open of the store.
+// Close closes the transfer. Received packs that were not published stay on disk until Drop or the next Open of the store.
 func (t *Transfer) Close() { _ = t.root.Close() }
 
 // Condition returns the condition of the store at the start of the transfer.

@@ -229,7 +229,7 @@ type Options struct {
 	Connect   time.Duration // for a TCP connection; default 10s
 	Handshake time.Duration // for TLS or ssh; default 10s
 	Advertise time.Duration // for a whole ref advertisement; default 1m
-	Total     time.Duration // for a whole fetch; default 30m
+	Total     time.Duration // for a whole fetch or push; default 30m
 	// StallBytes must arrive in every StallWindow, or the connection counts as dead; default 16 bytes in 1m. Busy git servers
 	// send a few bytes every 5 s.
 	StallBytes  int64
@@ -241,7 +241,7 @@ type Options struct {
 	// SearchBytes is the maximum size of all packs of a search for a commit that the server does not serve by its id; default
 	// 1 GiB.
 	SearchBytes int64
-	// MaxRefs is the maximum number of refs of a repository; default 200,000.
+	// MaxRefs is the maximum number of refs of a repository; default 200,000. On a git server, an annotated tag counts twice.
 	MaxRefs int
 	// Guard checks the addresses that are dialed, for a program that several users share; nil allows all.
 	Guard *httpclient.Guard

@@ -31,6 +31,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+// tripwire is a secret. repotest.RequireReason fails if an error contains S3CR3T.
 const tripwire = "S3CR3T-42"
 
 func TestServerFaultReasons(t *testing.T) {
@@ -105,7 +106,7 @@ func TestDeadlinesAndCancellation(t *testing.T) {
 	g := newSite(t)
 	g.Push("first", repotest.Views(10))
 	g.Server.Inject(gitserver.Stall(0))
-	t.Run("the total time is GitTimeout", func(t *testing.T) {
+	t.Run("the client's time limit is GitTimeout", func(t *testing.T) {
 		r := newClient(t, g.url(), Auth{}, Options{Advertise: 50 * time.Millisecond})
 		_, err := r.Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
@@ -310,7 +311,7 @@ func TestEchoedSecretsAreRemovedFirst(t *testing.T) {
 	}
 }
 
-// The same holds for headers, for the capabilities, and for the first bytes of what should be a pack.
+// The client also redacts secrets in headers, in the capabilities, and in the first bytes of what should be a pack.
 func TestEchoedSecretsOutsideRefusals(t *testing.T) {
 	const token = `S3cr3t-"\;-end`
 	contentType := func(value string) func(http.ResponseWriter, *http.Request) {

@@ -90,8 +90,8 @@ func IsRefused(err error) bool {
 	return refusal || base
 }
 
-// Explain adds a reason to the error of an exchange with u, and removes the secrets. ctx is the context of the exchange. A
-// refusal keeps its type and gets no reason.
+// Explain adds a reason to the error of an exchange with u, and removes the secrets. ctx is the context of the exchange. These get no
+// reason: a refusal, a store.MissingBaseError, a store.DiskError, and the cause of a ctx that the caller has canceled.
 func Explain(ctx context.Context, u URL, err error, secrets []string) error {
 	err = unwrap(err)
 	if f, ok := errors.AsType[*failure.Error](err); ok {

@@ -55,7 +55,8 @@ func (c *Client) startFetch(ctx context.Context, t *store.Transfer) (_ context.C
 //   - the whole history of the commit;
 //   - the history of ref, with growing depth, then that of all branches and tags.
 //
-// With t.TreesOnly, Fetch requests no blobs, tries only the first two, and then returns a refusal.
+// With t.TreesOnly, Fetch requests no blobs and tries only the first two. If the server refuses both, or cannot omit blobs, Fetch
+// returns a refusal.
 //
 // Fetch clears t.Base if the pack does not build on it.
 func (c *Client) Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error) {

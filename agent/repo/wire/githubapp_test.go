@@ -166,6 +166,7 @@ func TestGitHubAppErrors(t *testing.T) {
 			err := g.resolve(g.client(a))
 			repotest.RequireReason(t, tt.want, err)
 			assert.ErrorContains(t, err, tt.says)
+			// In these two cases, the API issues a token, and the client refuses it.
 			assert.Equal(t, strings.Contains(name, "owner") || strings.Contains(name, "already expired"), g.app.Issued() > issued)
 		})
 	}
@@ -314,8 +315,8 @@ func newClientError(t *testing.T, address string, a Auth) error {
 	return err
 }
 
-// FuzzGitHubAppAnswer checks that whatever the API answers, an accepted token fits into a header, lasts at most an hour, and
-// can read the requested repository.
+// FuzzGitHubAppAnswer checks that whatever the API answers, an accepted token fits into a header and counts as valid for at most an hour,
+// and an error contains neither token.
 func FuzzGitHubAppAnswer(f *testing.F) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	good := map[string]any{

@@ -15,7 +15,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// HistoryDepths are the depths, in commits, to which Reaches requests the history of refs, one after the other.
+// HistoryDepths are the depths, in commits, to which Reaches requests the history of refs, one after the other, from a server that can
+// leave out trees. In a directory of this machine, package repo visits no more commits than the last one says.
 var HistoryDepths = [...]int{1024, 65536}
 
 // Reaches reports whether the commit of t is one of tips or one of their ancestors. It requests commits only, without trees. A
@@ -99,10 +100,11 @@ func (c *Client) fetchObject(ctx context.Context, t *store.Transfer, s step, rea
 	return read(in)
 }
 
-// searchDepths are the depths, in commits, to which a search for a commit requests the history of refs.
+// searchDepths are the depths, in commits, to which Fetch requests the history of refs to find a commit, and Reaches from a server that
+// cannot leave out trees.
 var searchDepths = [...]int{64, 1024, 16384}
 
-// maxTips is the number of branches and tags whose history is searched for a commit.
+// maxTips is the maximum number of branches and tags whose history Fetch searches for a commit.
 const maxTips = 1000
 
 // searchScope is a part of the history in which a commit may be found.
@@ -112,8 +114,8 @@ type searchScope struct {
 	isTag bool // the only tip is an annotated tag of the commit
 }
 
-// search looks for a commit that the server does not serve by its id: first in ref, then in all branches and tags, each with
-// growing depth. Options.SearchBytes bounds the sum of all packs.
+// search looks for the commit of f.t, which the server does not serve by its id: first in ref, then in all branches and tags, each with
+// growing depth. Options.SearchBytes bounds the sum of all packs. refusal is the error of the last request for the commit.
 func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.Received, error) {
 	t, url, limit := f.t, f.client.url, f.client.opts.SearchBytes
 	scopes := f.ad.refs.searchScopes(ref, t.Commit)

@@ -42,8 +42,9 @@ type knownHosts struct {
 	skipped     []int           // numbers of lines that cannot be read
 }
 
-// parseKnownHosts reads the lines for the host of u. Like OpenSSH, it skips a line that it cannot read. If the line has a marker,
-// it fails, because it must not skip the revocation of a key. auth is the field of the spec that errors name.
+// parseKnownHosts reads the lines for the host of u. Like OpenSSH, it skips a line that it cannot read. If such a line starts with a
+// marker, parseKnownHosts fails, because the line may revoke a key. It also skips a line with a certificate in place of a key. auth is the
+// field of the spec that errors name.
 func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 	field := auth + ".sshKey.knownHosts"
 	if len(text) > maxKnownHosts {

@@ -250,9 +250,9 @@ func openStore(t testing.TB, o store.Options) *testStore {
 // WriteBlob implements plan.Objects.
 func (s *testStore) WriteBlob(w io.Writer, id plan.ID) (int64, error) { return s.ReadBlob(w, id) }
 
-// fetched describes the result of a Fetch. store.Ready means an incremental fetch.
+// fetched describes the result of a Fetch.
 type fetched struct {
-	Condition store.Condition
+	Condition store.Condition // of the store before the fetch
 	Bytes     int64
 	Objects   int
 }

@@ -82,6 +82,7 @@ func (p *proxy) tunnel(w http.ResponseWriter) {
 	_, _ = io.Copy(from, to)
 }
 
+// hosts returns the method and the host of each request.
 func (p *proxy) hosts() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

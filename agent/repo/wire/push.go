@@ -22,7 +22,7 @@ import (
 // maxReport is the maximum size of the answer to a push, in bytes. Most of it is the output of hooks.
 const maxReport = 4 << 20
 
-// maxHookOutput is how much of that output is kept until the secrets are removed from it, in bytes.
+// maxHookOutput is how much of the output of hooks is kept until the secrets are removed from it, in bytes.
 const maxHookOutput = 4 << 10
 
 // IsStale reports whether a push failed because the ref no longer had the old value.

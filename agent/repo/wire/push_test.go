@@ -32,8 +32,8 @@ type pusher struct {
 	client *testClient
 	web    *gitserver.Server // nil over ssh
 
-	first, second, third plan.ID // only the first is on the server
-	mine                 *gitserver.Repo
+	first, second, third plan.ID         // only the first is on the server
+	mine                 *gitserver.Repo // the client's, with all three commits
 }
 
 // pushers runs a test over http and over ssh.
@@ -344,7 +344,7 @@ func TestPushToServerThatDoesNotRead(t *testing.T) {
 	defer front.Close()
 	defer close(done)
 	c := newClient(t, parseURL(t, front.URL+"/site.git"), p.client.auth, Options{StallWindow: 150 * time.Millisecond})
-	err = c.Push(t.Context(), branch, plan.ID{}, p.second, [][]byte{make([]byte, 32<<20)})
+	err = c.Push(t.Context(), branch, plan.ID{}, p.second, [][]byte{make([]byte, 32<<20)}) // more than the buffers of the connection take
 	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 }
 

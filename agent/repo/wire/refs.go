@@ -22,7 +22,7 @@ const alternatesRef = ".have"
 // Refs is what a repository advertises.
 type Refs struct {
 	ByName map[string]plan.ID // full names, and HEAD
-	Peeled map[string]plan.ID // by the full names of annotated tags: their targets
+	Peeled map[string]plan.ID // by the full names of refs to annotated tags: the targets of the tags
 	Head   string             // full name of the branch of HEAD; "" if it is not known
 }
 

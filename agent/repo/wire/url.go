@@ -34,8 +34,8 @@ type URL struct {
 // login is the user and the password of an address.
 type login struct{ username, password secret.String }
 
-// ParseURL reads the address of a repository: https://, http://, oci://, ssh://, user@host:path, file:// or the absolute path of a
-// directory. An error never contains the address, which may have a password.
+// ParseURL reads the address of a repository: https://, http://, oci://, oci+http://, ssh:// (also as git+ssh:// or ssh+git://),
+// user@host:path, file:// or the absolute path of a directory. An error never contains the address, which may have a password.
 func ParseURL(s string) (URL, error) {
 	switch {
 	case s == "":
