@@ -40,7 +40,8 @@ const system = "stoker-system"
 // patience bounds operations that take a moment on an idle machine.
 const patience = 2 * time.Minute
 
-// settled is the delay of repairs in a cluster without a node between API server and injector, and the interval at which a certificate is read.
+// settled replaces repairDelay, mountedInterval and trustInterval: the API server reaches an injector without a Service, and renew writes the
+// certificate at once.
 const settled = 100 * time.Millisecond
 
 // reviewed is the timeout of a review and its lookup: the maximum of the API server. The shipped two seconds may be too short on a

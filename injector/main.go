@@ -146,7 +146,7 @@ func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) 
 
 const (
 	commandRenew = "renew"
-	// renewTimeout is how long the command waits for a new installation. The Job starts a new pod after that.
+	// renewTimeout is how long the command waits for a new installation. After that it fails, and the kubelet starts it again.
 	renewTimeout = 5 * time.Minute
 	// publishTime is how long a new authority is published before its certificate is served.
 	publishTime = time.Hour

@@ -94,7 +94,7 @@ func TestReadyFor(t *testing.T) {
 	assert.False(t, is(), "the time must start again")
 }
 
-// I2: the shipped webhook configuration without a Service behind it.
+// I2: if there is no Service behind the shipped webhook configuration, pods start without an agent. Only those that require one do not start.
 func TestMissingService(t *testing.T) {
 	w := newWorld(t)
 	w.cluster.ApplyYAML(t, "", shipped(t, "MutatingWebhookConfiguration/*"))

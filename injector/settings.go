@@ -162,7 +162,7 @@ func cutTag(reference string) (repository, tag string, ok bool) {
 // proxyVariables are the environment variables that --agent-env may set. All others follow from the pod and its GatewaySync.
 var proxyVariables = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
 
-// maxVariable bounds a value, which becomes part of every pod.
+// maxVariable bounds a value, which becomes part of every pod, in bytes.
 const maxVariable = 4096
 
 // parseAgentEnv parses --agent-env. The errors never quote a value, which may be a misplaced secret.

@@ -205,6 +205,7 @@ func application(t *testing.T, text string) *Application {
 	return a
 }
 
+// query returns a query for the sync that created a Job, as the hook of that Job makes it.
 func query(job string) SyncQuery {
 	return SyncQuery{Application: Name{"argocd", "line"}, Job: Job{"plant", job}, Repo: repo, Timeout: time.Minute}
 }

@@ -59,7 +59,8 @@ const pollInterval = 500 * time.Millisecond
 
 const readTimeout = 10 * time.Second
 
-// WaitForSync reads the Application until it reports the sync that created the Job.
+// WaitForSync reads the Application until it reports the sync that created the Job. The error is ErrStale if query.Timeout passes first, and
+// ErrOvertaken or ErrOtherRepository if waiting does not help.
 //
 // Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if the
 // Job is among its running hooks, or if its revision begins with the digits in the Job's name.

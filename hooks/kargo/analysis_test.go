@@ -161,6 +161,7 @@ func (m metric) measure(ctx context.Context) (string, error) {
 	return "Inconclusive", nil
 }
 
+// chosen is the commit of the Freight that the tests verify.
 const chosen = "1111111111111111111111111111111111111111"
 
 func TestStageVerification(t *testing.T) {

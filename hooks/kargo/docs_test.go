@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/test/document"
 )
 
-// pages are in the order of a reader.
+// pages are the pages about Kargo, in the order in which a user reads them.
 var pages = []string{"docs/how-to/kargo.md", "docs/how-to/kargo-argocd.md", "docs/how-to/kargo-verification.md"}
 
 // section returns the section under a heading, up to the next heading of the same or a higher level.
@@ -195,7 +195,7 @@ func TestDocumentedCommands(t *testing.T) {
 	var said, typed []string
 	enter := func(line string) { said, typed = append(said, shell.Type(t, line)), append(typed, line) }
 
-	// These objects must exist before: Kargo creates the Project's namespace, and the user has an Application.
+	// The user has an Application of Argo CD. Kargo creates the Project's namespace, before the objects in it.
 	enter("kubectl create namespace argocd")
 	enter("kubectl apply -f - <<'E'\n" + anApplication + "E")
 	for c := range lines.Of("examples/kargo/README.md") {

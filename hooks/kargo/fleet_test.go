@@ -60,7 +60,7 @@ func newLine(t *testing.T, p *plant.Plant) *line {
 	return l
 }
 
-// counts returns the requests since the last call, without the posts that failed and that Kargo repeats.
+// counts returns the requests since the last call, without the posts that the receiver answered with 500 or more, which Kargo repeats.
 func (l *line) counts() (posts, gets int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *line) counts() (posts, gets int) {
 	return posts, gets
 }
 
-// taken reports whether the receiver has accepted a post since the last call of counts.
+// taken reports whether counts would return a post.
 func (l *line) taken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,6 +103,7 @@ func (l *line) run(p *promotion, phase, says string) {
 	assert.Contains(l.t, p.message, says)
 }
 
+// titles asserts the title of the project that the promotions change, on each gateway.
 func (l *line) titles(want string) {
 	l.t.Helper()
 	for _, g := range l.Gateways() {
@@ -110,7 +111,7 @@ func (l *line) titles(want string) {
 	}
 }
 
-// requests returns the annotations with the request.
+// requests returns the annotations of the GatewaySync. Some of them are the request.
 func (l *line) requests() map[string]string { return l.GatewaySync().Annotations }
 
 func (l *line) patch(patch string) {

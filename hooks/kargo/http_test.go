@@ -1,6 +1,6 @@
 // Package kargo tests the Kargo integration of charts/stoker/files/kargo: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify
-// a Stage. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and restarts. The tests use
-// the real receiver and real agents.
+// a Stage. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and restarts. Some tests
+// simulate the receiver (type script). Others use the real receiver and real agents (type line).
 package kargo
 
 import (

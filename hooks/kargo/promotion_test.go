@@ -101,7 +101,8 @@ type promotion struct {
 	scale                                float64       // factor by which the clock is faster than Kargo's
 	clock                                time.Duration // elapsed time on the clock
 	real                                 bool          // the receiver is real, so retries run at Kargo's own pace
-	others                               map[string]func(config map[string]any) (map[string]any, error)
+	// others are the steps that are neither http, fail nor compose-output, by the name in uses.
+	others map[string]func(config map[string]any) (map[string]any, error)
 
 	state   map[string]any
 	done    []record
@@ -270,7 +271,7 @@ func (r *record) wait(again time.Duration, err error) time.Duration {
 	return min(5*time.Millisecond<<(r.inARow-1), 1000*time.Second)
 }
 
-// finished reports whether a step has ended.
+// finished reports whether a step has ended. If it ended because of err or its timeout, finished sets its status and its message.
 func (p *promotion) finished(s step, r *record, err error) bool {
 	switch {
 	case err == nil && (r.status == succeeded || r.status == skipped):
@@ -397,7 +398,7 @@ func (p *promotion) functions(s step) []expr.Option {
 					return c, nil
 				}
 			}
-			return nil, nil // reading Tag of this nil is an error with the prefix reflect:
+			return nil, nil // reading Tag of it is an error
 		}, new(func(string) any)),
 		expr.Function("failure", func(...any) (any, error) { return p.failing(), nil }, new(func() bool)),
 		expr.Function("status", func(args ...any) (any, error) {

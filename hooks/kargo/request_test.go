@@ -30,9 +30,10 @@ type script struct {
 	get      func(n int) answer
 }
 
+// answer is an answer of a script. Without a code, the script aborts the connection.
 type answer struct {
 	code int
-	kind string
+	kind string // the Content-Type
 	body string
 }
 
@@ -45,6 +46,7 @@ func then(all ...answer) func(int) answer {
 	return func(n int) answer { return all[min(n, len(all)-1)] }
 }
 
+// phase returns the status of a GatewaySync in a phase. rest has more fields, as JSON that begins with a comma.
 func phase(name, rest string) answer {
 	return says(200, fmt.Sprintf(`{"phase": %q, "ref": "v1.0.0", "commit": "1111111111111111111111111111111111111111", "gateways": {"total": 2, "synced": 1, "failed": 0}%s}`, name, rest))
 }
@@ -111,7 +113,7 @@ func requestOf(t *testing.T, s *script, more ...variable) *promotion {
 	}, more...)...)
 }
 
-func TestRequestMatchesRecording(t *testing.T) {
+func TestRequestsAndOutputsOfTask(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, accepted, then(phase("Progressing", ""), phase("Progressing", ""), phase("Succeeded", `, "message": "2 of 2 gateways run v1.0.0"`)))
 	p := requestOf(t, s)

@@ -126,6 +126,7 @@ type fields map[string]shape
 
 var pair = fields{"name": {kind: "string", required: true}, "value": {kind: "string", required: true}}
 
+// steps are the fields of the built-in steps that the tasks use, by the name of the step.
 var steps = map[string]fields{
 	"http": {
 		"method": {kind: "string", among: []string{"DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"}}, "url": {kind: "string", required: true},
@@ -269,7 +270,7 @@ func quote(args ...any) (any, error) {
 	return `"` + string(b) + `"`, err
 }
 
-// coerce converts an unquoted result, which is the trap: "1.10" becomes the number 1.1, and "t" becomes true.
+// coerce converts an unquoted result, as Kargo does: 1.10 becomes the number 1.1, and t becomes true. Of a quoted result it removes the quotes.
 func coerce(text string) any {
 	bare := strings.TrimSuffix(text, "\n")
 	newline := text[len(bare):]

@@ -41,7 +41,8 @@ type Finder interface {
 	For(ctx context.Context, namespace, name string) (inject.Candidates, error)
 }
 
-// Metrics counts reviews. result is injected, unchanged, skipped, refused or failed. reason says why the pod gets no agent.
+// Metrics counts the reviews of new pods, except dry runs. result is injected, unchanged, skipped, refused or failed. reason says why the pod
+// gets no agent. It is empty for injected and failed.
 type Metrics interface {
 	Injection(result string, reason v1alpha1.Reason)
 }

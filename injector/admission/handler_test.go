@@ -161,7 +161,7 @@ func TestReviewOfPodWithoutAgent(t *testing.T) {
 	for name, c := range map[string]struct {
 		find   known
 		change func(*corev1.Pod)
-		in     string
+		in     string // the namespace, without spaces; "" for plant
 		reason v1alpha1.Reason
 		code   int // of the refusal, if the pod requires its agent; 0: 403
 	}{
@@ -353,7 +353,7 @@ func TestLargeReviewsAreBounded(t *testing.T) {
 	}
 	large := func() io.Reader { return strings.NewReader(strings.Repeat(" ", admission.MaxBody-1)) }
 	var group sync.WaitGroup
-	for range 5 {
+	for range 5 { // more do not fit into the share of maxBodies that one address gets
 		group.Go(func() { send("192.0.2.1:1", io.MultiReader(large(), waits{arrived, done})) })
 		<-arrived
 	}

@@ -124,7 +124,7 @@ func renewAt(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// authorities parses the certificates of a PEM bundle. It ignores everything else.
+// authorities parses the certificates of a PEM bundle, at most four times as many as a bundle of ours has. It ignores everything else.
 func authorities(bundle []byte) []*x509.Certificate {
 	var list []*x509.Certificate
 	for len(list) < 4*maxAuthorities {
@@ -139,7 +139,7 @@ func authorities(bundle []byte) []*x509.Certificate {
 	return list
 }
 
-// merge returns the authorities that have not expired, without duplicates, newest first.
+// merge returns the authorities that have not expired, without duplicates, newest first, and at most maxAuthorities.
 func merge(now time.Time, lists ...[]*x509.Certificate) []*x509.Certificate {
 	var out []*x509.Certificate
 	for _, c := range slices.Concat(lists...) {

@@ -1,6 +1,6 @@
-// Package certificate issues the self-signed certificate of the webhook, makes the webhook configuration trust it, and serves a mounted
-// certificate once the configuration trusts it. Renew and Trusted run in different programs: an account that may change a webhook
-// configuration is in effect an administrator of the cluster, so the program with that account listens on no port.
+// Package certificate issues the self-signed certificate of the webhook, makes the webhook configuration trust it, serves a mounted
+// certificate, and reports whether the configuration trusts that one. Renew and Trusted run in different programs: an account that may change a
+// webhook configuration is in effect an administrator of the cluster, so the program with that account listens on no port.
 package certificate
 
 import (
@@ -66,7 +66,8 @@ type Config struct {
 var errChanged = errors.New("another program changed it at the same time")
 
 // Renew issues or renews the certificate if it is time, and publishes its authority in the webhook configuration. It tries again until
-// both objects are as they should be or ctx is done; the error then is that of the last attempt. Several programs may run it at the same time.
+// both objects are as they should be or ctx is done; the error then is that of the last failed attempt. Several programs may run it at the
+// same time.
 func Renew(ctx context.Context, c Config) error {
 	lastError := ""
 	for {

@@ -19,15 +19,15 @@ type rotation struct {
 
 	data   map[string][]byte // of the Secret; update replaces it
 	usable bool              // data has a certificate to serve
-	action string
+	action string            // what update did, for the log
 }
 
 // update updates data, usable and action. It reports whether data changed.
 //
 // A certificate is replaced in two steps. After two thirds of the lifetime of the current certificate, or if there is none, the next one
 // is issued and its authority added to the bundle. The next certificate is served when its authority is in the webhook configuration and
-// publishTime has passed since it was issued; without a usable current one, at once. The old authority stays in the bundle until it
-// expires, because replicas serve its certificate until their kubelets have updated the mounted Secret.
+// publishTime has passed since it was issued. Without a usable current certificate, publishTime does not count. The old authority stays in
+// the bundle until it expires, because replicas serve its certificate until their kubelets have updated the mounted Secret.
 func (k *rotation) update() (changed bool, err error) {
 	before := k.data
 	k.data = maps.Clone(before)

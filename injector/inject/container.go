@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
-// Paths in the agent's container. docs/how-to/pods.md lists them.
+// Paths in the agent's container. The agent gets them in its environment, except tokenDir and tmpDir, which are the usual ones.
 const (
 	dataPath   = "/ignition-data"
 	repoPath   = "/repo"
@@ -317,7 +317,8 @@ func renameVariables(expr string, env []corev1.EnvVar) (renamed string, used []c
 	}
 }
 
-// lookUp returns the last variable with a name. It returns false if the value is neither a literal nor a field of the pod.
+// lookUp returns the last variable with a name. It returns false if there is none, or if the value is neither a field of the pod nor a
+// literal without references to other variables.
 func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 	for i := len(env) - 1; i >= 0; i-- {
 		if env[i].Name != name {

@@ -1,6 +1,6 @@
-// Package inject decides, from a pod and its GatewaySync alone, how the pod gets its agent, or why it gets none. It is pure:
-// the same pod gets the same patch in the webhook, in the reconciler and in a test. It cannot know that a quota, a LimitRange or a policy
-// rejects a pod with an agent: a dry run would need the right to create pods.
+// Package inject decides, from a pod, its GatewaySync and the settings of the installation alone, how the pod gets its agent, or why it gets
+// none. It is pure: the same pod gets the same patch in the webhook, in the reconciler and in a test. It cannot know that a quota, a
+// LimitRange or a policy rejects a pod with an agent: a dry run would need the right to create pods.
 package inject
 
 import (
@@ -102,8 +102,8 @@ func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// Patch returns the operations that add the agent to a pod. There are none if the pod has an agent already or cannot have one.
-// gs is the result of Choose. Patch does not change its arguments.
+// Patch returns the operations that add the agent to a pod. There are none if the pod does not ask for an agent, has one already or cannot
+// have one. gs is the result of Choose; if it is nil, the pod cannot have one. Patch does not change its arguments.
 func Patch(pod *corev1.Pod, gs *v1alpha1.GatewaySync, d Defaults) ([]Op, Decision) {
 	if decision := check(pod, gs); decision.Reason != "" {
 		return nil, decision

@@ -97,7 +97,7 @@ func TestOtherInjectors(t *testing.T) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "proxy-init", Image: "example.com/init:1"})
 			p.Labels = map[string]string{"mesh": "on"}
 		},
-		"rewrites probes and users": func(p *corev1.Pod) {
+		"rewrites probes": func(p *corev1.Pod) {
 			for i := range p.Spec.InitContainers {
 				if probe := p.Spec.InitContainers[i].StartupProbe; probe != nil {
 					probe.HTTPGet.Port.IntVal = 15020
@@ -196,7 +196,7 @@ func TestNoLimitOnEphemeralStorage(t *testing.T) {
 					assert.Nil(t, v.EmptyDir.SizeLimit)
 				}
 			}
-			assert.Nil(t, c.ReadinessProbe)
+			assert.Nil(t, c.ReadinessProbe, "a failing agent must not remove the gateway from its Services")
 		})
 	}
 }
@@ -340,7 +340,7 @@ func TestMeshProxyWarning(t *testing.T) {
 	}
 }
 
-// The identities of two gateways are equal only if they have the same data.
+// The identities of two gateways are equal only if they have the same data. The exception is a folder named after a pod, see DataVolume.
 func TestDataVolume(t *testing.T) {
 	of := func(v corev1.VolumeSource, change func(*corev1.Pod, *corev1.VolumeMount)) (string, bool) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "gw-0"}, Spec: corev1.PodSpec{NodeName: "one", Volumes: []corev1.Volume{{Name: "data", VolumeSource: v}}}}

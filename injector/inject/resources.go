@@ -40,7 +40,8 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 
 // Guaranteed returns the resources r for the agent of a Guaranteed pod whose containers have this CPU, with requests equal to limits.
 // Limits in r are kept. A missing limit is the larger of guaranteedLimits and the request, because a request only says what an idle agent
-// needs. The amount of CPU is not an integer, because the static policy of the CPU manager would reserve whole processors for the agent.
+// needs. The default amount of CPU is not an integer, because the static policy of the CPU manager would reserve whole processors for the
+// agent.
 func Guaranteed(r corev1.ResourceRequirements, gateway resource.Quantity) corev1.ResourceRequirements {
 	r = *r.DeepCopy()
 	if r.Limits == nil {

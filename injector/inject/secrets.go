@@ -21,9 +21,9 @@ type secretVolume struct {
 	keys      []string
 }
 
-// secrets returns the Secrets that an agent of this GatewaySync needs, sorted. Those for proposals are among them only if the
-// agent's profile proposes changes: they can write to the repository. The webhook secret is not among them, because only the
-// receiver needs it.
+// secrets returns the Secrets and ConfigMaps that an agent of this GatewaySync needs, sorted. Those for proposals are among them only if
+// the agent's profile proposes changes: they can write to the repository. The webhook secret is not among them, because only the receiver
+// needs it.
 func secrets(gs *v1alpha1.GatewaySync, effective effective.Settings) []secretVolume {
 	var list []secretVolume
 	add := func(field secretrefs.Field, ref v1alpha1.SecretKeyRef) {

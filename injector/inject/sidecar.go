@@ -30,7 +30,7 @@ type sidecar struct {
 	data      data
 	expansion []corev1.EnvVar // the variables of subPathExpr, renamed
 	effective effective.Settings
-	gateway   string
+	gateway   string // "" if it is the name of the pod
 	secrets   []secretVolume
 	warnings  []string
 }

@@ -29,16 +29,16 @@ var volumeFolders = []string{"projects", "config"}
 type data struct {
 	container *corev1.Container
 	mount     corev1.VolumeMount
-	// folders are the mounts of volumeFolders, with paths relative to the data directory.
+	// folders are the mounts at and below volumeFolders, with paths relative to the data directory.
 	folders []corev1.VolumeMount
 	// unwritable are the paths of mounts that the agent must not write, relative to the data directory: the agent does not
 	// have them, or their content comes from other objects.
 	unwritable []string
 }
 
-// DataVolume returns an identity of the folder with the data of an injected pod, and whether it outlives the pod. Pods of a namespace have the
-// same identity only if they have the same folder. A subPathExpr counts as a folder for each pod of a StatefulSet. The successor of any other pod has
-// another name, so there it counts as one folder.
+// DataVolume returns an identity of the folder with the data of an injected pod, and whether that folder outlives the pod. If it does not, the
+// identity is "". Pods of a namespace have the same identity only if they have the same folder, with one exception. A subPathExpr counts as
+// a folder of its own for each pod of a StatefulSet. The successor of any other pod has another name, so there it counts as one folder.
 func DataVolume(pod *corev1.Pod) (id string, keeps bool) {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == Container {

@@ -288,9 +288,10 @@ func (l *lone) away(d time.Duration, pods podIndex) map[request.Phase]int {
 	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, pods, l.now) })
 }
 
-func pod() podIndex { return podIndex{live: []*corev1.Pod{podNamed("gw-0", true)}} }
+// present returns the pods of the fleet while its pod exists.
+func present() podIndex { return podIndex{live: []*corev1.Pod{podNamed("gw-0", true)}} }
 
-// An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes.
+// An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes. The deadline does not start again each time.
 func TestFlappingAgentKeepsDeadline(t *testing.T) {
 	for name, c := range map[string]struct{ there, away time.Duration }{
 		"mostly present": {4 * time.Minute, time.Minute},
@@ -304,7 +305,7 @@ func TestFlappingAgentKeepsDeadline(t *testing.T) {
 			for l.now.Before(noon.Add(2 * time.Hour)) {
 				began := l.now.Sub(noon)
 				phases := l.leads(c.there)
-				for phase, n := range l.away(c.away, pod()) {
+				for phase, n := range l.away(c.away, present()) {
 					phases[phase] += n
 				}
 				switch over := v1alpha1.DefaultProgressDeadline; {
@@ -322,7 +323,7 @@ func TestRepeatedLongAbsence(t *testing.T) {
 	l := newLone(t)
 	for range 5 {
 		assert.Zero(t, l.leads(time.Minute)[request.Failed], "after a long absence, the deadline must start again")
-		phases := l.away(30*time.Minute, pod())
+		phases := l.away(30*time.Minute, present())
 		assert.NotZero(t, phases[request.Failed])
 		assert.LessOrEqual(t, phases[request.Progressing], 60, "the deadline must be at most ten minutes")
 	}
@@ -333,14 +334,14 @@ func TestNewCommitNewDeadline(t *testing.T) {
 	l.seen.Target.Commit = older
 	for range 3 {
 		l.leads(time.Minute)
-		l.away(4*time.Minute, pod())
+		l.away(4*time.Minute, present())
 	}
 	assert.Equal(t, request.Failed, l.look())
 	l.seen.Target.Commit, l.seen.Target.Revision = newer, 3
 	assert.Zero(t, l.leads(time.Minute)[request.Failed])
-	assert.Zero(t, l.away(4*time.Minute, pod())[request.Failed])
+	assert.Zero(t, l.away(4*time.Minute, present())[request.Failed])
 	l.leads(time.Minute)
-	l.away(5*time.Minute, pod())
+	l.away(5*time.Minute, present())
 	assert.Equal(t, request.Failed, l.look())
 }
 
@@ -350,7 +351,7 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 			l := newLone(t)
 			for range 3 {
 				l.leads(time.Minute)
-				l.away(4*time.Minute, pod())
+				l.away(4*time.Minute, present())
 			}
 			assert.Equal(t, request.Failed, l.look())
 			l.gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
@@ -361,7 +362,7 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 			for l.now.Before(asked.Add(2 * time.Hour)) {
 				began := l.now.Sub(asked)
 				phases := l.leads(time.Minute)
-				for phase, n := range l.away(4*time.Minute, pod()) {
+				for phase, n := range l.away(4*time.Minute, present()) {
 					phases[phase] += n
 				}
 				switch {
@@ -396,22 +397,22 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 func TestSpecChangeWithoutAgents(t *testing.T) {
 	l := newLone(t)
 	l.leads(time.Minute)
-	l.away(time.Minute, pod())
+	l.away(time.Minute, present())
 	l.gs.Spec.Git.Ref, l.gs.Generation = "v2", 2
-	assert.Zero(t, l.away(9*time.Minute, pod())[request.Failed])
-	l.away(2*time.Minute, pod())
+	assert.Zero(t, l.away(9*time.Minute, present())[request.Failed])
+	l.away(2*time.Minute, present())
 	assert.Equal(t, request.Failed, l.look())
 
 	t.Run("the commit of the new spec is not known", func(t *testing.T) {
 		l := newLone(t)
 		l.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: older, At: metav1.NewTime(noon)}
 		l.leads(time.Minute)
-		l.away(time.Minute, pod())
+		l.away(time.Minute, present())
 		require.Equal(t, newer, l.gs.Status.Outcome.Commit)
 		require.NotNil(t, l.gs.Status.Rollback)
 		l.gs.Spec.Git.Repo, l.gs.Generation = "https://git.example.com/b.git", 2
 		for range 2 { // sequence: the second pass reads the status of the first
-			l.gs.Status = *leaderless(l.gs, pod(), l.now)
+			l.gs.Status = *leaderless(l.gs, present(), l.now)
 			assert.Empty(t, l.gs.Status.Outcome.Commit)
 			assert.Nil(t, l.gs.Status.Rollback)
 		}

@@ -17,9 +17,9 @@ type lock struct {
 	leadMissing     bool      // no agent leads, although there are gateways
 }
 
-// free updates the lock by the SyncTarget t, sets nextRead, and reports whether no agent leads at the time now: there is no holder, or
-// the holder has not renewed the lock within its duration. A released lock counts as free only after LeadDuration, because
-// another agent usually takes it at once.
+// free updates the lock by the SyncTarget t, sets nextRead, and reports whether no agent leads at the time now: t is nil, there is no holder,
+// or the holder has not renewed the lock within its duration. A released lock counts as free only after LeadDuration, because another agent
+// usually takes it at once.
 func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if t == nil {
 		*l = lock{}

@@ -69,8 +69,8 @@ func (t podIndex) ambiguous(all inject.Candidates) string {
 const maxValue = 256
 
 // slim is a transform for an informer. It saves memory, because a user may create pods with large annotations and many labels. Of pods that
-// are not relevant (isRelevant), it keeps only the name and whether they terminate, and of the others only what the reconciler reads. It
-// replaces Status.Message with why the pod is stuck. client-go may call slim again with a result of slim.
+// are not relevant (isRelevant), it keeps only their identity and whether they terminate, and of the others only what the reconciler reads.
+// It replaces Status.Message with why the pod is stuck. client-go may call slim again with a result of slim.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
 	if !ok || len(p.Spec.Containers) == 0 { // a result of slim: every pod of an API server has containers

@@ -190,7 +190,7 @@ func TestEvictionStoreIsBounded(t *testing.T) {
 	}
 	text, err := json.Marshal(l.evicted)
 	require.NoError(t, err)
-	assert.Less(t, len(text), 256<<10*4/5)
+	assert.Less(t, len(text), 256<<10*4/5) // of the 256 KiB that the annotations of an object may have
 	require.ErrorIs(t, l.put(t.Context(), "one more", eviction{}), errFull)
 	l.now = func() time.Time { return noon.Add(recordLifetime) }
 	require.NoError(t, l.put(t.Context(), "one more", eviction{At: metav1.NewTime(noon.Add(recordLifetime))}))

@@ -1,6 +1,6 @@
-// Package reconcile does for pods what admission cannot do when they are created. It grants rights to their agents, evicts young
-// pods that were created before their GatewaySync, reports why other pods have no agent, and writes the status of a GatewaySync
-// without a live agent. One replica of the injector runs it at a time.
+// Package reconcile does for pods what admission cannot do when they are created. It grants rights to their agents. It evicts young pods
+// that have no agent but would get one today, and those whose gateway has to start once more to accept the agent's API key. It reports why
+// other pods have no agent, and writes the status of a GatewaySync without a live agent. One replica of the injector runs it at a time.
 package reconcile
 
 import (
@@ -191,7 +191,7 @@ func (u *Reconciler) next(ctx context.Context) bool {
 	return true
 }
 
-// reconcile does everything that is due in a namespace. It returns when to reconcile it again; 0 means after the next change.
+// reconcile does everything that is due in a namespace. It returns after how long to reconcile it again; 0 means after the next change.
 func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
 	if !u.hasSynced(name) {
 		return checkPeriod, nil // what exists is unknown, so nothing is written

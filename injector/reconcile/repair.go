@@ -64,11 +64,11 @@ type verdict struct {
 	pod        string // its resourceVersion
 	gs         types.UID
 	generation int64
-	evicted    bool // now
+	evicted    bool // by this call of repair
 }
 
-// repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. If soon is true, the caller
-// calls it again in a moment.
+// repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. It also calls repairKey for each pod
+// with an agent. If soon is true, the caller calls it again in a moment.
 func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	n.whyNoAgent = map[types.UID]string{}
@@ -112,7 +112,8 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all inject.Ca
 	return soon, errors.Join(errs...)
 }
 
-// decide returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
+// decide returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once for each version of the pod
+// and its GatewaySync. The returned GatewaySync is nil if the pod has none, or is gone.
 func (u *Reconciler) decide(ctx context.Context, n *namespace, all inject.Candidates, p *corev1.Pod, now time.Time) (verdict, *v1alpha1.GatewaySync, error) {
 	out, err := u.excluded(ctx, n, now)
 	if err != nil {

@@ -284,10 +284,10 @@ func TestPodAgeAfterClockReset(t *testing.T) {
 	assert.Contains(t, d.message, "too old")
 }
 
-// ownedPod returns a pod with an owner. Its creation time is noon plus age.
-func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
+// ownedPod returns a pod with an owner, created at a time after noon.
+func ownedPod(name, uid, kind string, agent bool, after time.Duration, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := podNamed(name, agent)
-	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(age))
+	p.UID, p.CreationTimestamp = types.UID(uid), metav1.NewTime(noon.Add(after))
 	p.OwnerReferences = []metav1.OwnerReference{{UID: "owner", APIVersion: "apps/v1", Kind: kind, Name: "site", Controller: new(true)}}
 	for _, c := range change {
 		c(p)
@@ -295,6 +295,7 @@ func ownedPod(name, uid, kind string, agent bool, age time.Duration, change ...f
 	return p
 }
 
+// ofSet changes the name and the UID of the owner.
 func ofSet(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.OwnerReferences[0].UID, p.OwnerReferences[0].Name = types.UID(name), name }
 }

@@ -37,7 +37,7 @@ type replacement struct {
 	repairStopped            bool // stuck after an eviction; an Event reports it
 }
 
-// replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
+// replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck after an eviction.
 func (u *Reconciler) replacements(ctx context.Context, n *namespace, all inject.Candidates, pods podIndex) (map[string]replacement, error) {
 	replacements := map[string]replacement{}
 	var errs []error

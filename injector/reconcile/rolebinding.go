@@ -106,7 +106,8 @@ func serviceAccount(p *corev1.Pod) string {
 }
 
 // updateBinding creates, updates or deletes the RoleBinding, so that its subjects are names. Until the reconciler knows which
-// ServiceAccounts are unused, it only adds subjects. It leaves a RoleBinding of another manager unchanged.
+// ServiceAccounts are unused, it only adds subjects. If the RoleBinding is for another role, it deletes it and creates it again. It leaves a
+// RoleBinding of another manager unchanged.
 func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []string, now time.Time) error {
 	bindings := u.Core.RbacV1().RoleBindings(n.name)
 	existing, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})

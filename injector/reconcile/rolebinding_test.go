@@ -31,6 +31,7 @@ import (
 	"stoker.io/stoker/test/clientset"
 )
 
+// of returns a pod with an agent that runs as a ServiceAccount.
 func of(account string) *corev1.Pod {
 	p := podNamed("gw-"+account, true)
 	p.Spec.ServiceAccountName = account

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pollInterval is the pause between two reads of objects that are not healthy.
+	// pollInterval is the pause between two reads of objects that are not healthy. Waits for kinds and deletions read four times as often.
 	pollInterval = time.Second
 	// establishTimeout bounds the wait until the API server serves the kinds of the commit.
 	establishTimeout = time.Minute
@@ -36,7 +36,7 @@ type applier struct {
 	prunePolicy v1alpha1.Prune
 }
 
-// applyAll applies all objects.
+// applyAll applies all objects, one kind after the other. After an error it begins no other object.
 func (a *applier) applyAll(ctx context.Context) error {
 	if err := a.applyPrerequisites(ctx); err != nil {
 		return err
@@ -281,7 +281,8 @@ func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	return a.client.Delete(ctx, live)
 }
 
-// waitHealthy waits until all objects are healthy, at most for the deadline or the HealthTimeout of o.
+// waitHealthy waits until all objects are healthy, at most for the deadline or the HealthTimeout of o. If o.Waiting is about the same commit,
+// the deadline counts from there, and otherwise from now.
 func (a *applier) waitHealthy(ctx context.Context, commit string, deadline time.Duration, o Options) error {
 	began := time.Now()
 	end := began.Add(deadline)

@@ -31,7 +31,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// edge is another cluster, with an account that may change ConfigMaps in the namespace of a world.
+// edge is another cluster. It has a namespace with the name of a world's, and an account that may change ConfigMaps there.
 type edge struct {
 	*kubetest.Cluster
 	core  kubernetes.Interface

@@ -160,7 +160,7 @@ func TestPruneOfUnreadableObject(t *testing.T) {
 		prune, kind, namespace string
 		program                bool // the run has StatusClients, which may read namespaces
 		reason                 v1alpha1.Reason
-		owned                  int
+		owned                  int // entries of the inventory after the run
 	}{
 		"owned":                    {"owned", "ConfigMap", "kube-system", true, v1alpha1.ReasonPruneFailed, 2},
 		"none":                     {"none", "ConfigMap", "kube-system", false, "", 2},
@@ -233,7 +233,8 @@ func TestPruneOfChangedObject(t *testing.T) {
 	}
 }
 
-// G2: an object that gets the name of a planned one while the run is under way is not changed, and not pruned later.
+// G2: an object that gets the name of a planned one while the run is under way is not changed, and not pruned later. If the planned object is
+// only deleted meanwhile, the run creates it again.
 func TestApplySparesReplacement(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -293,8 +294,8 @@ func TestRunOfRecreatedConfigSync(t *testing.T) {
 	w.tracked()
 }
 
-// C4: neither of two concurrent runs loses what the other one applied.
-func TestRunsAtTheSameTime(t *testing.T) {
+// C4: a run that read the ConfigSync before another run wrote its status changes nothing, so the inventory keeps what the other one applied.
+func TestRunOfStaleConfigSync(t *testing.T) {
 	w := newWorld(t)
 	w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.create("")

@@ -18,9 +18,9 @@ import (
 // maxDependencies bounds the ConfigSyncs that are read to find a cycle.
 const maxDependencies = 64
 
-// checkDependencies returns an error unless every direct dependency of cs is ready and, if its spec names the same ref as that of cs, runs the
-// same commit. A dependency that runs another ref by a request or a rollback keeps cs waiting until it runs that commit. checkDependencies
-// reads the dependencies with the rights of the caller.
+// checkDependencies returns an error unless every direct dependency of cs is ready. If the specs of cs and a dependency name the same source,
+// and cs runs the ref of its spec, the dependency must also run the same commit. If it runs another ref by a request or a rollback, cs waits
+// until it runs that commit. checkDependencies reads the dependencies with the rights of the caller.
 func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
 	if len(cs.Spec.DependsOn) == 0 {
 		return nil
@@ -128,6 +128,6 @@ func (o origin) same(p origin) bool {
 	return o.repo != "" && o.ref == p.ref && giturl.Same(o.repo, p.repo)
 }
 
-// follows reports whether ref comes from the spec. If the ref was requested for this ConfigSync, its
-// dependencies need not run the same commit.
+// follows reports whether ref comes from the spec. If the ref was requested for this ConfigSync, its dependencies need not run the same
+// commit.
 func (o origin) follows(ref string) bool { return o.gatewaySync != "" || o.ref == ref }

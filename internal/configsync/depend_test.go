@@ -29,6 +29,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
+// waits runs a ConfigSync, and expects that it waits for a dependency with this message.
 func (w *world) waits(name, message string) {
 	w.t.Helper()
 	_, err := w.applyNamed(name)
@@ -124,7 +125,7 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	w.waits("plant", "waiting for GatewaySync line: ")
 
 	syncs := kube.GatewaySyncs(w.admin.Dynamic, w.namespace)
-	outcome := func(commit string) {
+	outcome := func(commit string) { // writes the status of a GatewaySync that runs the commit
 		t.Helper()
 		gs, err := syncs.Get(t.Context(), "line")
 		require.NoError(t, err)
@@ -135,7 +136,7 @@ func TestDependsOnGatewaySync(t *testing.T) {
 	}
 	outcome(strings.Repeat("b", 40))
 	w.waits("plant", "no agent leads")
-	renew := func() {
+	renew := func() { // renews the lock of the agent that leads
 		w.ApplyYAML(t, w.namespace, `{apiVersion: stoker.io/v1alpha1, kind: SyncTarget, metadata: {name: line}, spec: {format: 1, lead: {holder: line-0_1, renewed: "`+
 			time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 60}}}`)
 	}
@@ -381,7 +382,7 @@ func TestFollowedCommitMoves(t *testing.T) {
 	}
 }
 
-// F10: a GatewaySync that delivers only signed commits does not lend an unsigned one.
+// F10: if a GatewaySync delivers only signed commits, a ConfigSync that follows it applies no unsigned one.
 func TestFollowedGatewaySyncVerifies(t *testing.T) {
 	w := newWorld(t)
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))

@@ -1,6 +1,6 @@
-// Package configsync runs a ConfigSync: it renders a commit, plans against the cluster, applies, prunes, waits and reports, all with the
-// rights of its caller. It has two front ends. Commands such as `stoker config apply` make one run with the rights of a user. Package
-// reconcile runs all ConfigSyncs with the rights of ServiceAccounts.
+// Package configsync runs a ConfigSync: it renders a commit, plans against the cluster, applies, prunes, waits and reports. It has two front
+// ends. Commands such as `stoker config apply` make one run, all of it with the rights of a user. Package reconcile runs all ConfigSyncs with
+// the rights of ServiceAccounts, and reports with the rights of its program (Engine.StatusClients).
 //
 // It is a part of the command stoker and not a program of its own, because a run needs no installed component: a shell, a CI job, a
 // CronJob or a hook of Argo CD can start it, and no program in the cluster needs rights on the objects of others. Agents never import it.
@@ -42,12 +42,13 @@ import (
 type Engine struct {
 	// Connect returns the clients of the caller. The engine calls it only when it needs the cluster, and may call it several times.
 	Connect func() (kube.Clients, error)
-	// StatusClients write the status and the Events; nil means the clients of Connect. If set, a run whose context is canceled writes
-	// nothing more, because another replica may have taken over.
+	// StatusClients write the status, the Events and requests for a rollback, and look up the ConfigSyncs that own live objects. nil means
+	// the clients of Connect. If set, a run whose context is canceled does not report, because another replica may have taken over.
 	StatusClients *kube.Clients
-	// Dir is a directory in a local clone. If set, it replaces the repository and the path of the spec.
+	// Dir is a directory in a local clone. If set, it replaces the repository, the path and the overlays of the spec, and without Ref the
+	// run takes the HEAD of the clone.
 	Dir string
-	// Ref replaces the ref of the spec.
+	// Ref replaces the ref of the spec and that of a request. "" replaces nothing.
 	Ref string
 	// Remote configures the access to git.
 	Remote repo.RemoteOptions
@@ -71,7 +72,7 @@ func validate(cs *v1alpha1.ConfigSync) error {
 }
 
 // Render reads the commit of a ConfigSync and renders its objects. It changes nothing except cs.Status.Request. If it fails after it has
-// resolved the commit, it returns the commit without objects, and the error.
+// opened the commit, it returns the commit without objects, and the error. If it fails before, the result is nil.
 func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Rendered, err error) {
 	if noSource := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !noSource {
 		if err := validate(cs); err != nil {
@@ -183,7 +184,8 @@ func (e *Engine) openCommit(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *so
 
 // cacheSlot returns the slot of the cache for the git objects of a ConfigSync. Its Source changes with the repository, the credentials
 // and the account: if the spec names a commit ID, cached objects are used without a request to git, so objects that old credentials
-// fetched must not be available to new ones. With a GatewaySync, git confirms the commit, or a commit ID gets a Source of its own in each run.
+// fetched must not be available to new ones. If the ConfigSync follows a GatewaySync, git confirms the commit in each run. Only if the ref is a
+// commit ID it does not, so then openCommit passes a new credentialsDigest in each run.
 func (e *Engine) cacheSlot(cs *v1alpha1.ConfigSync, remote *repo.Remote, credentialsDigest string) source.Slot {
 	if e.Cache == nil || e.Dir != "" {
 		return source.Slot{}
@@ -242,7 +244,8 @@ func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Re
 	return nil
 }
 
-// openGatewaySync returns the repository of the GatewaySync that cs follows, and adds the commit that its gateways should run to wanted.
+// openGatewaySync returns the repository of the GatewaySync that cs follows. It adds the verifier of signatures to wanted and, if wanted has
+// no ref, the commit that the gateways should run.
 func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *source.CommitSpec) (*repo.Remote, error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -255,7 +258,7 @@ func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, w
 	}
 	wanted.Verifier = e.verifier(cs, gs.Spec.Git.Verify)
 	if wanted.Ref == "" {
-		if _, err := desiredref.Of(cs, ""); err != nil { // a request for a ref, which this ConfigSync cannot have
+		if _, err := desiredref.Of(cs, ""); err != nil { // a user requested a ref, which is not possible for this ConfigSync
 			return nil, err
 		}
 		target, err := kube.SyncTargets(clients.Dynamic, cs.Namespace).Get(ctx, name)

@@ -112,7 +112,7 @@ func TestMergeInventory(t *testing.T) {
 	})
 }
 
-// runOf returns a run of a commit with n objects to create, with the clients that it uses. old are in its inventory and in the cluster.
+// runOf returns a run of a commit with n objects to create, with the clients that it uses. old are objects in the cluster that the run prunes.
 func runOf(t *testing.T, n int, old ...*unstructured.Unstructured) (*Run, kube.Clients) {
 	t.Helper()
 	cs := &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "site"}}
@@ -158,7 +158,7 @@ func TestStatusAfterPruneBesideAnotherRun(t *testing.T) {
 	assert.Equal(t, []string{"_ConfigMap_plant_new_2"}, now.Status.Inventory)
 }
 
-// A prune whose last write conflicts with a change of an annotation still ends with the status from before it.
+// A prune whose last write fails once with a conflict still ends with the status from before it.
 func TestStatusAfterConflictOfPrune(t *testing.T) {
 	r, clients := runOf(t, 1, configMap("old", "plant/site", "1"))
 	writes := 0

@@ -23,7 +23,8 @@ const maxListed = 200_000
 
 // Orphans returns the objects that carry the annotation stoker.io/configsync of a ConfigSync and match no entry of its inventory
 // (plan.MatchesEntry), for example after a restore without the status. A run never prunes them, and adopts those that git names again.
-// Orphans lists only metadata, in all namespaces that the caller may list. unseen names the kinds and API groups that could not be listed.
+// Orphans lists only metadata, in all namespaces. If the caller may not list a kind in all of them, Orphans lists it in the namespace of the
+// ConfigSync. unseen names the kinds and API groups that could not be listed.
 func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans []manifest.ID, unseen []string, err error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -77,7 +78,8 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 	return orphans, unseen, ctx.Err()
 }
 
-// listMarked lists the objects with the annotation of an owner. It ignores objects that a controller owns, because some controllers copy annotations.
+// listMarked lists the objects with the annotation of an owner, in one namespace, or in all if namespace is "". It ignores objects that a
+// controller owns, because some controllers copy annotations. left is how many objects may still be read. More are an error.
 func listMarked(ctx context.Context, resource metadata.Getter, namespace, owner string, left *int) (found []metav1.PartialObjectMetadata, err error) {
 	options := metav1.ListOptions{Limit: 500}
 	for {

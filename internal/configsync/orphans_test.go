@@ -57,7 +57,8 @@ func configMapServer(t *testing.T, groups []metav1.APIGroup, objects ...metav1.P
 	return clients
 }
 
-// An interrupted run leaves entries without a UID. An object that no ConfigSync has applied does not match one: its mark may be a copy.
+// An interrupted run leaves entries without a UID. An object that no ConfigSync has applied does not match such an entry: its mark may be a
+// copy.
 func TestOrphansOfInventoryEntries(t *testing.T) {
 	applied := []metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply}}
 	id := manifest.ID{Kind: "ConfigMap", Namespace: "site", Name: "a"}

@@ -214,7 +214,7 @@ func TestNewSecretIsNotDrift(t *testing.T) {
 // With driftPolicy report, a Secret that a user changed stays so after a run that did not succeed, until git has another commit.
 func TestSecretDriftOutlastsFailures(t *testing.T) {
 	t.Parallel()
-	refuses := func(w *world, reason v1alpha1.Reason, refused func(*http.Request) bool) {
+	failsFor := func(w *world, reason v1alpha1.Reason, refused func(*http.Request) bool) {
 		w.t.Helper()
 		config := w.RESTConfig()
 		config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return refuses{rt, refused} })
@@ -222,11 +222,11 @@ func TestSecretDriftOutlastsFailures(t *testing.T) {
 		assert.True(w.t, failure.Is(err, reason), "%v", err)
 	}
 	failsToPrune := func(w *world) {
-		refuses(w, v1alpha1.ReasonPruneFailed, func(req *http.Request) bool { return req.Method == http.MethodDelete })
+		failsFor(w, v1alpha1.ReasonPruneFailed, func(req *http.Request) bool { return req.Method == http.MethodDelete })
 	}
 	refusesB := func(w *world) {
 		w.edit("b", `{"data":{"a":"edited"}}`)
-		refuses(w, v1alpha1.ReasonImmutableField, func(req *http.Request) bool {
+		failsFor(w, v1alpha1.ReasonImmutableField, func(req *http.Request) bool {
 			return req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/configmaps/b")
 		})
 	}

@@ -36,7 +36,7 @@ type planner struct {
 	// entries are the entries of the inventory.
 	entries map[manifest.ID]manifest.Entry
 	owners  *owners
-	// kinds (with their scopes) and namespaces are those that the commit itself creates.
+	// kinds (with their scopes) and namespaces are those that objects of the commit define.
 	kinds      map[string]string
 	namespaces map[string]bool
 }
@@ -125,7 +125,8 @@ func (p *planner) findPrerequisites(list []manifest.Object) {
 	}
 }
 
-// planObject reads an object, dry-runs it unless it equals git, and sets its item or its fault.
+// planObject sets the item or the fault of an object. It reads and dry-runs the object as far as the plan needs it. If the object changes
+// meanwhile, planObject plans it again, at most maxConflicts times.
 func (p *planner) planObject(ctx context.Context, x *object) error {
 	if x.deferred {
 		x.recorded = p.inventoryEntry(x.want.ID())
@@ -140,15 +141,15 @@ func (p *planner) planObject(ctx context.Context, x *object) error {
 	}
 }
 
-// maxNewAge is the greatest age of an object that a dry run has just created, by clocks that differ. An older one exists, although its API
-// reports no resource version.
+// maxNewAge is the greatest age of an object that a dry run has just created: the clocks of the API server and of this machine may differ. An
+// older object was not created by the dry run. It exists, although its API reports no resource version.
 const maxNewAge = 5 * time.Minute
 
-// planNew plans an object that does not exist, with a dry run alone: only a new object has no resource version after it. If the object exists
-// or is refused, planNew returns false, and the caller reads the object.
+// planNew plans an object that does not exist, with a dry run alone: its result has no resource version only if the object is new. If the
+// object exists, is refused or was applied before, planNew returns false, and the caller reads the object.
 func (p *planner) planNew(ctx context.Context, x *object) bool {
 	if _, listed := p.entries[x.want.ID()]; listed {
-		return false // it was applied before
+		return false
 	}
 	dry, err := p.client.DryRun(ctx, x.want)
 	if err != nil || dry.GetResourceVersion() != "" || time.Since(dry.GetCreationTimestamp().Time) > maxNewAge {
@@ -159,7 +160,8 @@ func (p *planner) planNew(ctx context.Context, x *object) bool {
 	return true
 }
 
-// tryPlanObject is planObject for an object whose kind exists. It returns true if the object changed in the meantime.
+// tryPlanObject is one attempt of planObject, for an object whose kind exists. If the object changed in the meantime, it returns true, and an
+// error for the case that there is no other attempt.
 func (p *planner) tryPlanObject(ctx context.Context, x *object) (again bool, err error) {
 	if p.planNew(ctx, x) {
 		return false, nil

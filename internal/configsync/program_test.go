@@ -32,7 +32,7 @@ import (
 // soon bounds the waits for what the program does.
 const soon = 90 * time.Second
 
-// installed gives the program the rights of kustomize/components/configsync. Its ServiceAccount is in the namespace system, and it may
+// installed gives the program the rights of kustomize/components/configsync, and returns the namespace of its ServiceAccount. The program may
 // act in the test's namespace.
 func (w *world) installed() (system string) {
 	w.t.Helper()
@@ -133,7 +133,7 @@ func (w *world) reaches(is metav1.ConditionStatus, reason v1alpha1.Reason) *meta
 	return c
 }
 
-// has waits until a ConfigMap has the value of its key a, or is gone if it is "".
+// has waits until the key a of a ConfigMap has a value, or, if the value is "", until the ConfigMap is gone.
 func (w *world) has(name, value string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { return w.data(name)["a"] == value && (value != "" || w.data(name) == nil) }, soon, 100*time.Millisecond, "%s: %v", name, w.data(name))

@@ -24,7 +24,7 @@ import (
 const (
 	// maxInventory bounds the lines of status.inventory.
 	maxInventory = 2000
-	// reportTimeout bounds the last writes of a run, which are made even if the run is interrupted.
+	// reportTimeout bounds the last writes of a run. They are made even if the run is interrupted, except as Engine.StatusClients says.
 	reportTimeout = 15 * time.Second
 )
 
@@ -42,7 +42,7 @@ type record struct {
 	// intent is the ConfigSync as writeIntent wrote it. The first replace consumes it, and then need not read the object.
 	intent *v1alpha1.ConfigSync
 	// overtaken means that another run wrote the status meanwhile. Then write changes only the inventory, and returns ErrConcurrentChange
-	// unless inventoryOnly is set. A prune sets inventoryOnly, because a prune says nothing about the commit.
+	// unless inventoryOnly is set. A run that only prunes sets inventoryOnly, because it says nothing about the commit.
 	inventoryOnly, overtaken bool
 }
 
@@ -62,7 +62,7 @@ var conditions = []string{v1alpha1.ConditionReady, v1alpha1.ConditionRefResolved
 // isForeign reports whether a condition belongs to another writer.
 func isForeign(c metav1.Condition) bool { return !slices.Contains(conditions, c.Type) }
 
-// setCondition sets a condition. The status has room for 1024 characters of its message. Conditions of other writers stay if there is room for them.
+// setCondition sets a condition, with at most 1024 bytes of its message. Conditions of other writers stay if there is room for them.
 func (r *record) setCondition(kind string, value metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
 	r.cs.Status.Conditions = status.FitConditions(r.cs.Status.Conditions, conditions)
 	meta.SetStatusCondition(&r.cs.Status.Conditions, metav1.Condition{

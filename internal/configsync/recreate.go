@@ -20,7 +20,7 @@ import (
 const (
 	// deletionTimeout bounds the wait for the deletion of an object. Finalizers can delay it.
 	deletionTimeout = time.Minute
-	// maxConflicts is how often an object may change while the run plans, applies or deletes it.
+	// maxConflicts is how often an object may change while the run plans, applies or recreates it.
 	maxConflicts = 3
 )
 

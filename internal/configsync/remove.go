@@ -18,7 +18,8 @@ import (
 type Remaining struct {
 	// Objects are of kinds that are never pruned, have stoker.io/prune: disabled, or could not be deleted.
 	Objects []string
-	// Forbidden means that nothing but missing rights, or a missing or invalid kubeconfig, kept objects from being deleted.
+	// Forbidden means that nothing but missing rights, or an invalid account, or a missing or invalid kubeconfig, kept objects from being
+	// deleted.
 	Forbidden bool
 }
 

@@ -18,7 +18,8 @@ import (
 )
 
 // requestRollback requests the last good commit after a run that failed with err, if the spec says so, the commit caused the failure, and the
-// last good commit was applied from the same path. It returns err. The next run applies the last good commit.
+// last good commit was applied from the same path. It returns err, also if the request succeeds. If the request fails, it adds why. The next
+// run applies the last good commit.
 //
 // Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the rollback blocks the failed commit until the ref
 // moves or a user requests that commit.

@@ -22,7 +22,7 @@ type Options struct {
 	DryRun bool
 	// PruneOnly deletes the objects that git no longer has, and applies nothing.
 	PruneOnly bool
-	// Confirm is the commit whose mass deletion the caller confirms. It has the same effect as the annotation.
+	// Confirm is the commit whose mass deletion the caller confirms. It has the same effect as the annotation stoker.io/confirm-deletion.
 	Confirm string
 	// HealthTimeout bounds how long this run waits for healthy objects; 0 means until spec.progressDeadline. A run that ends before
 	// the deadline fails with the reason Progressing, and the next run continues to wait.
@@ -37,9 +37,10 @@ type Waiting struct {
 	Since  time.Time
 }
 
-// Apply renders, plans, applies, waits and prunes, and writes the status. It changes no object unless the API server accepted every object
-// in a dry run. The exception is a commit with objects of a kind, or in a namespace, that the commit itself creates: Apply creates these
-// kinds and namespaces first, and then dry-runs those objects. If Apply fails before it has a plan, the returned run is nil or has no Plan.
+// Apply renders, plans, applies, waits and prunes, and writes the status. It changes no object unless the API server accepted in a dry run
+// every object that differs from git. The exception is a commit with objects of a kind, or in a namespace, that the commit itself creates:
+// Apply applies the kinds and namespaces first, and then dry-runs those objects. If Apply fails before it has a plan, the returned run is nil
+// or has no Plan.
 func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Run, error) {
 	if cs.Paused() {
 		err := error(failure.New(v1alpha1.ReasonPaused, "ConfigSync %s is paused: remove spec.paused and the annotation %s", cs.Name, v1alpha1.AnnotationPaused))
@@ -69,7 +70,7 @@ func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) 
 	return r, r.report(ctx, err)
 }
 
-// renderAndPrepare returns a planned run. If it fails after the commit was resolved, it also returns the commit.
+// renderAndPrepare returns a planned run. If it fails after the commit was opened, it also returns the commit.
 func (e *Engine) renderAndPrepare(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Rendered, *Run, error) {
 	rendered, err := e.Render(ctx, cs)
 	if err != nil {
@@ -108,8 +109,8 @@ func (e *Engine) newRun(cs *v1alpha1.ConfigSync, clients kube.Clients) *Run {
 		wasDegraded: meta.FindStatusCondition(conditions, v1alpha1.ConditionDegraded), targets: &targets{owner: cs.Owner()}}
 }
 
-// Prepare plans a run: it reads the live objects and dry-runs those that differ from git. It changes nothing. It fails if the API server
-// cannot be reached; objects that the API server refuses are in the plan.
+// Prepare plans a run: it reads the live objects and dry-runs those that differ from git. It changes nothing. Objects that the API server
+// refuses are in the plan. Other failures, for example if the API server cannot be reached, are errors.
 func (e *Engine) Prepare(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) (*Run, error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -140,7 +141,7 @@ func (r *Run) setPlan(p *planner, prune v1alpha1.Prune) {
 	r.applier = &applier{targets: r.targets, client: p.client, planner: p, prunePolicy: prune}
 }
 
-// Commit returns the commit of the run, or "" if the run failed before it resolved one.
+// Commit returns the commit of the run, or "" if the run failed before it had opened one, for example because its signature is invalid.
 func (r *Run) Commit() string {
 	if r.rendered == nil {
 		return ""
@@ -154,7 +155,7 @@ func (r *Run) Pruned() (deleted, failed int) {
 	return len(list), failed
 }
 
-// Outcome returns the outcome of the run as one sentence.
+// Outcome returns the outcome of a run that is complete, as one sentence. After a run with Options.DryRun it is that of the run before.
 func (r *Run) Outcome() string {
 	if ready := meta.FindStatusCondition(r.record.cs.Status.Conditions, v1alpha1.ConditionReady); ready != nil && !r.pruneOnly {
 		return ready.Message
@@ -162,8 +163,8 @@ func (r *Run) Outcome() string {
 	return r.Plan.Summary()
 }
 
-// execute carries out the plan: it writes the intent, applies, waits for health and prunes, and writes the status. A dry run ends after
-// the check of the plan. With PruneOnly, execute only prunes.
+// execute carries out the plan: it writes the intent, applies, waits for health and prunes, and writes the status. With o.DryRun it only
+// checks the plan. With spec.apply.dryRun it checks the plan and writes the status. With PruneOnly, execute only prunes.
 func (r *Run) execute(ctx context.Context, o Options) error {
 	err := r.Plan.Problem(annotation.ConfirmsDeletion(o.Confirm, r.Plan.Commit) || annotation.ConfirmsDeletion(r.record.cs.Annotations[v1alpha1.AnnotationConfirmDeletion], r.Plan.Commit))
 	switch {
@@ -212,7 +213,8 @@ func (r *Run) prune(ctx context.Context, prune func(context.Context) error) erro
 	return prune(ctx)
 }
 
-// executePrune prunes and applies nothing. A prune says nothing about the commit, so executePrune changes only the inventory of the status.
+// executePrune prunes and applies nothing. A prune says nothing about the commit. So executePrune restores the status when the prune is
+// complete, except for the inventory.
 func (r *Run) executePrune(ctx context.Context) error {
 	r.pruneOnly = true
 	before := r.record.cs.Status.DeepCopy()

@@ -87,7 +87,7 @@ func TestRefusalChangesNothing(t *testing.T) {
 		"wrong type":           {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: x}}", v1alpha1.ReasonApplyRefused},
 		"invalid value":        {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
 		"no namespace":         {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: of-another-team}}", v1alpha1.ReasonApplyRefused},
-		"twice by scope":       {configMap("n1", "2") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: n1, namespace: NS}}", v1alpha1.ReasonManifestInvalid},
+		"with and without NS":  {configMap("n1", "2") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: n1, namespace: NS}}", v1alpha1.ReasonManifestInvalid},
 		"kustomization":        {"", v1alpha1.ReasonManifestInvalid},
 		"not YAML, built":      {"a: [", v1alpha1.ReasonManifestInvalid},
 		"invalid value, built": {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
+// maxHistory bounds the commits in status.history.
 const maxHistory = 10
 
 // writeIntent writes the inventory that the run is about to own, before it applies the first object. If the run is interrupted, every
@@ -101,7 +102,7 @@ func derive(cs *v1alpha1.ConfigSync) {
 	st.Rollback = d.Rollback(q, commit, st.LastGood)
 }
 
-// outcome returns status.outcome, the answer for all readers; nil before the first run.
+// outcome returns status.outcome, or nil before the first run.
 func outcome(ready *metav1.Condition, ref, commit string) *v1alpha1.Outcome {
 	if ready == nil {
 		return nil
@@ -110,7 +111,7 @@ func outcome(ready *metav1.Condition, ref, commit string) *v1alpha1.Outcome {
 	switch class := o.Reason.Class(); {
 	case o.Reason == v1alpha1.ReasonPaused, o.Reason == v1alpha1.ReasonDryRun:
 		o.Phase = v1alpha1.OutcomePaused
-	case ready.Status == metav1.ConditionTrue && commit != "": // otherwise the condition is about another ref: a request has lapsed since
+	case ready.Status == metav1.ConditionTrue && commit != "": // without a commit, ready is about another ref: a request has lapsed since
 		o.Phase = v1alpha1.OutcomeSucceeded
 	case class == v1alpha1.ClassStalled:
 		o.Phase = v1alpha1.OutcomeFailed
@@ -193,7 +194,7 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	switch {
 	case degraded:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, reason, "only a part of the commit is applied and healthy")
-	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && r.wasDegraded != nil: // nothing changed since
+	case err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) && r.wasDegraded != nil: // this run changed no object
 		meta.SetStatusCondition(&st.Conditions, *r.wasDegraded) // with its generation, see appliedAll
 	default:
 		r.record.setCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonSynced, "no object is between two commits")
@@ -208,7 +209,8 @@ func (r *Run) setTargets(st *v1alpha1.ConfigSyncStatus, err error) {
 	}
 }
 
-// report writes the status if it changed, and sends Events. It returns err, or if err is nil, why the status could not be written.
+// report writes the status if it changed, and sends Events. It returns err, or if err is nil, why the status could not be written. If ctx is
+// canceled and another replica may have taken over, report does nothing and returns context.Canceled.
 func (r *Run) report(ctx context.Context, err error) error {
 	if r.record.replicated && errors.Is(context.Cause(ctx), context.Canceled) {
 		return context.Canceled

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxTargets    = 500
+	maxTargets    = 500 // rows of the status
 	maxRowMessage = 256 // bytes of the message of one target
 	// maxParallel bounds concurrent requests.
 	maxParallel = 8
@@ -42,7 +42,7 @@ type object struct {
 	extras []fieldpath.Path
 	// deferred means that the object cannot be planned before a kind or a namespace of the commit exists.
 	deferred bool
-	// recorded is the entry of the inventory for an object whose kind is deferred; nil if the inventory has none.
+	// recorded is the entry of the inventory for an object whose kind does not exist yet; nil if the inventory has none.
 	recorded *manifest.Entry
 	state    v1alpha1.ConfigTargetState
 	fault    *failure.Error
@@ -54,7 +54,7 @@ type removal struct {
 	item  plan.Item
 	live  *unstructured.Unstructured
 	taken bool // another ConfigSync owns it
-	done  bool // the object does not exist, or does not belong to the ConfigSync
+	done  bool // the object does not exist any more, or does not belong to the ConfigSync
 	fault *failure.Error
 	// forbidden means that the fault is a lack of rights.
 	forbidden bool

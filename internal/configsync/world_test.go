@@ -50,7 +50,7 @@ type world struct {
 	admin     kube.Clients // have all rights
 }
 
-// newWorld creates a world. Tests run beside those of other worlds.
+// newWorld creates a world, and makes the test run in parallel with others.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -65,7 +65,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// commit commits files; a name and its content in turn.
+// commit commits files, given as names and contents in turn, and returns the ID of the commit. The content "" deletes a file. NS in a content
+// stands for the namespace.
 func (w *world) commit(files ...string) string {
 	w.t.Helper()
 	var edits []gitserver.Edit
@@ -79,7 +80,7 @@ func (w *world) commit(files ...string) string {
 	return w.git.Commit("change", edits...)
 }
 
-// create creates the ConfigSync plant, with more fields of its spec as YAML.
+// create creates or changes the ConfigSync plant, with more fields of its spec as YAML. null removes a field.
 func (w *world) create(more string) {
 	w.t.Helper()
 	w.createNamed("plant", more)
@@ -222,7 +223,7 @@ func (w *world) ours() (names []string) {
 	return names
 }
 
-// tracked requires that the inventory has every object that is marked.
+// tracked asserts that the inventory has every ConfigMap that is marked.
 func (w *world) tracked() {
 	w.t.Helper()
 	listed := map[string]bool{}
@@ -253,6 +254,7 @@ func (w *world) events() (list []corev1.Event) {
 	return all.Items
 }
 
+// configMap returns the manifest of a ConfigMap whose key a has a value, and the line that ends the document.
 func configMap(name, value string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {a: %q}\n---\n", name, value)
 }

@@ -1,5 +1,6 @@
 // Package apply reads, dry-runs, applies and deletes the objects of a ConfigSync with the rights of the caller, and looks at their
-// health. Its errors carry a reason, name the object, and show nothing of an object that may hold values of Secrets.
+// health. A Client returns the errors of the API server as they are, and these may quote values of Secrets. Before a caller shows such an
+// error, it passes it to Explain, Redact or RedactRemoval.
 package apply
 
 import (

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxText bounds the text that is shown of an API server's answer, in bytes.
+// maxText bounds the text that is shown of an API server's answer, or of the health of an object, in bytes.
 const maxText = 500
 
 // Explain turns a refusal of the API server into an error with a reason. live is the object in the cluster, or nil. The error

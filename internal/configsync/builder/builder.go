@@ -1,6 +1,6 @@
-// Package builder runs tools that make objects from untrusted files, such as kustomize, each in a child process with bounds for CPU time and
-// memory. A child runs this same program. It gets the files on its standard input, inherits no environment variable, and
-// opens no file and no connection.
+// Package builder runs tools that make objects from untrusted files, such as kustomize, each in a child process. On Linux a child has bounds
+// for CPU time and memory. It runs this same program, gets the files on its standard input, inherits no environment variable, and opens no
+// file and no connection.
 //
 // The packages of the tools read the files from a Tree and say what the child does with them.
 package builder
@@ -103,8 +103,8 @@ type Fault struct {
 // maxText bounds the text that is shown of an error of a tool, in bytes.
 const maxText = 500
 
-// Explain turns the error of a build into one with a reason. The end of ctx is returned as it is. rename replaces generated names in the
-// text; nil replaces nothing.
+// Explain turns the error of a build into one with a reason. If the build failed because ctx ended, Explain returns err as it is. rename
+// replaces generated names in the text; nil replaces nothing.
 func (f Fault) Explain(ctx context.Context, err error, rename func(string) string) error {
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err

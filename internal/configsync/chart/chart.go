@@ -1,8 +1,8 @@
 // Package chart renders Helm charts of a commit, from nothing but that commit.
 //
 // It uses Helm's template engine in a child of package builder, without what Helm does beyond that: no chart or dependency is fetched, lookup
-// finds nothing, a schema loads no other file, and there is no release in the cluster. A chart whose result differs each time, or that
-// relies on hooks, is refused, because a ConfigSync compares objects with git and applies them in its own order.
+// finds nothing, a schema loads no other file, and there is no release in the cluster. A chart whose result differs each time, or that has
+// hooks other than tests, is refused, because a ConfigSync compares objects with git and applies them in its own order.
 package chart
 
 import (

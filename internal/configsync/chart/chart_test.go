@@ -66,6 +66,7 @@ func object(value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: " + value + "\n"
 }
 
+// values returns a release with a value file for each text.
 func values(texts ...string) chart.Release {
 	var r chart.Release
 	for i, text := range texts {
@@ -191,7 +192,7 @@ func TestOwnChart(t *testing.T) {
 }
 
 // G1: a chart that needs a download, reads what is outside its folder, renders differently each time or has hooks is refused, and so is an
-// invalid one. The server gets no request.
+// invalid one. The functions that ask a cluster or DNS find nothing. The server gets no request.
 func TestRefuses(t *testing.T) {
 	requests := &atomic.Int64{}
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
@@ -201,10 +202,10 @@ func TestRefuses(t *testing.T) {
 	}
 	depends := with(object("1"))
 	depends["line/Chart.yaml"] += "dependencies: [{name: common, version: 1.0.0, repository: '" + server.URL + "'}]"
-	library, newer, nameless := with(object("1")), with(object("1")), with(object("1"))
+	library, newer, misnamed := with(object("1")), with(object("1")), with(object("1"))
 	library["line/Chart.yaml"] += "type: library"
 	newer["line/Chart.yaml"] += "kubeVersion: '<1.30'"
-	nameless["line/Chart.yaml"] = "apiVersion: v2\nname: ../line\nversion: 1.0.0"
+	misnamed["line/Chart.yaml"] = "apiVersion: v2\nname: ../line\nversion: 1.0.0"
 	clock := func(template string) string {
 		return archive(t, "x", tree{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0", "templates/a.yaml": object(template)})
 	}
@@ -216,7 +217,7 @@ func TestRefuses(t *testing.T) {
 		"hook":               {with(strings.Replace(object("1"), "{name: a}", "{name: a, annotations: {helm.sh/hook: pre-install}}", 1)), `"line/templates/a.yaml": ConfigMap a is a hook of Helm ("pre-install"), which no run starts: turn it off`},
 		"hook and test":      {with(strings.Replace(object("1"), "{name: a}", "{name: a, annotations: {helm.sh/hook: 'test,post-install'}}", 1)), "is a hook of Helm"},
 		"random text":        {with(object("{{ randAlphaNum 16 }}")), `"templates/a.yaml": it renders differently each time`},
-		"key":                {with(object(`{{ genPrivateKey "ecdsa" | b64enc }}`)), "it renders differently each time"},
+		"private key":        {with(object(`{{ genPrivateKey "ecdsa" | b64enc }}`)), "it renders differently each time"},
 		"time":               {with(object("{{ now | unixEpoch | quote }}")), "it renders differently each time"},
 		"date":               {with(object(`{{ now | date "2006-01-02" | quote }}`)), "it renders differently each time"},
 		"day":                {with(object(`{{ now | date "02" | quote }}`)), "it renders differently each time"},
@@ -231,15 +232,15 @@ func TestRefuses(t *testing.T) {
 		"values and schema":  {with(object("1"), "values.yaml", "a: {password: S3CR3T}", "values.schema.json", `{"properties": {"a": {"properties": {"password": {"pattern": "^x"}}}}}`), "the values do not fit values.schema.json of the chart line: .a.password: pattern"},
 		"library":            {library, "type library"},
 		"other Kubernetes":   {newer, `the chart is for Kubernetes "<1.30"`},
-		"name":               {nameless, "line/Chart.yaml"},
+		"path as its name":   {misnamed, "line/Chart.yaml"},
 		"fail":               {with(`{{ fail "set gateway.size" }}`), "helm cannot build it: execution error at (line/templates/a.yaml:1:3): set gateway.size"},
 		"required":           {with(object(`{{ required "set gateway.size" .Values.size }}`)), "set gateway.size"},
-		"argument":           {with(object(`{{ mustToDate "2006" .Values.password }}`), "values.yaml", "password: S3CR3T"), "error calling mustToDate"},
+		"value in an error":  {with(object(`{{ mustToDate "2006" .Values.password }}`), "values.yaml", "password: S3CR3T"), "error calling mustToDate"},
 		"text of tpl":        {with(object(`{{ tpl .Values.password . }}`), "values.yaml", "password: 'S3CR3T{{'"), "error calling tpl"},
 		"unknown function":   {with(`{{ env "HOME" }}`), `function "env" not defined`},
 		"not YAML":           {with("a: \"S3CR3T"), `"line/templates/a.yaml", document 1 is not valid YAML`},
 		"generated name":     {with("apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: a}"), "metadata.name"},
-		"files of others":    {with(object(`{{ required "no such file" (.Files.Get "../../etc/hostname") }}`)), "no such file"},
+		"file elsewhere":     {with(object(`{{ required "no such file" (.Files.Get "../../etc/hostname") }}`)), "no such file"},
 		"archive of nothing": {with(object("1"), "charts/x.tgz", "not an archive"), "error unpacking subchart"},
 		"list of values":     {with(object("1"), "values.yaml", "[a]"), "values.yaml"},
 	} {
@@ -322,6 +323,6 @@ func FuzzChart(f *testing.F) {
 			require.NotContains(t, err.Error(), "too long")
 			return
 		}
-		require.LessOrEqual(t, len(list), 2*manifest.MaxObjects)
+		require.LessOrEqual(t, len(list), 2*manifest.MaxObjects) // from two templates
 	})
 }

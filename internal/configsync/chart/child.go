@@ -240,7 +240,7 @@ func validate(c *chart.Chart, values map[string]any) error {
 	for _, d := range c.Dependencies() {
 		own, isTable := values[d.Name()].(map[string]any)
 		if !isTable {
-			continue // coalescing has refused other types
+			continue // Helm refuses other types when it merges the values
 		}
 		if err := validate(d, own); err != nil {
 			return err

@@ -29,8 +29,8 @@ const (
 	// Name names Run among the functions of builder.Main.
 	Name = "jsonnet"
 
-	maxFiles   = 1000
-	maxLookups = 20_000
+	maxFiles   = 1000   // of one build
+	maxLookups = 20_000 // paths that the imports of one build may mean
 )
 
 // Sources are a file and all that it may import.
@@ -100,9 +100,9 @@ func (s *Sources) mentions(text string) bool {
 	return slices.ContainsFunc(s.files, func(f builder.InputFile) bool { return bytes.Contains(bytes.ToLower(f.Content), []byte(text)) })
 }
 
-// Build evaluates the file. Its value is an object or a list of objects. vars are external variables, which only files with the text
-// extVar get; tainted means that vars may hold values of Secrets. If the files mention secrets, or use tainted variables, errors do not
-// quote what jsonnet says.
+// Build evaluates the file. Its value is an object or a list of objects. vars are external variables, which the build gets only if one of
+// the files has the text extVar; tainted means that vars may hold values of Secrets. If a file mentions secrets, or the build gets tainted
+// variables, errors do not quote what jsonnet says.
 func (s *Sources) Build(ctx context.Context, b *builder.Builder, vars map[string]string, tainted bool) ([]manifest.Object, error) {
 	if !s.mentions("extvar") {
 		vars, tainted = nil, false

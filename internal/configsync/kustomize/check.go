@@ -101,7 +101,7 @@ func (s *spec) check(tree builder.Tree) error {
 	return s.checkFiles(tree)
 }
 
-// checkFiles sets s.dataFiles. Of several errors it returns the first by text, so that the error is the same each time although it
+// checkFiles sets s.dataFiles. Of several errors it returns the first by text, so that the error is the same each time although checkFiles
 // iterates over maps.
 func (s *spec) checkFiles(tree builder.Tree) error {
 	add := func(p, format string, args ...any) error {
@@ -172,7 +172,8 @@ func (s *spec) repoPath(p string) string { return path.Join(s.dir, p) }
 // isInlinePatch reports whether an entry of patchesStrategicMerge is a patch and not the path of a patch, by the rule of kustomize.
 func isInlinePatch(p string) bool { return strings.ContainsAny(p, "\n{") }
 
-// inlineFiles copies the contents of patches and replacements into the kustomization, so that the build reads no file for them.
+// inlineFiles copies the contents of patches and replacements into the kustomization, so that the build reads no file for them. It sets
+// s.configurations, and makes patchesStrategicMerge a part of patches.
 func (s *spec) inlineFiles(files map[string][]byte) error {
 	for _, p := range s.Configurations {
 		documents, err := manifest.Documents(s.repoPath(p), files[s.repoPath(p)])

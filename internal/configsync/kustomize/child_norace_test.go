@@ -50,7 +50,7 @@ func TestChildIsBounded(t *testing.T) {
 		assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
 		assert.ErrorContains(t, err, "memory") // the runtime may also end with another signal
 	})
-	t.Run("deadline", func(t *testing.T) {
+	t.Run("canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stopped := failure.New(v1alpha1.ReasonLimitExceeded, "the run was stopped")
 		done := make(chan error, 1)
@@ -63,7 +63,7 @@ func TestChildIsBounded(t *testing.T) {
 		require.ErrorIs(t, <-done, stopped)
 		assert.Empty(t, children(t), "the process must be gone")
 	})
-	t.Run("deadline on a busy machine", func(t *testing.T) {
+	t.Run("deadline before the bound of CPU time", func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, failure.New(v1alpha1.ReasonLimitExceeded, "too slow"))
 		defer cancel()
 		_, err := build(ctx, quadratic(6000), "k")

@@ -73,7 +73,7 @@ spec:
 `
 )
 
-// rich uses every supported feature.
+// rich uses most of the supported features.
 var rich = tree{
 	"base/kustomization.yaml": "resources: [set.yaml, sub/map.yaml]\nconfigurations: [refs.yaml]\nconfigMapGenerator:\n- {name: env, envs: [gateway.env], files: [theme.css, other.txt=theme.css], literals: [\"a=b\"]}\n",
 	"base/set.yaml":           statefulSet,
@@ -171,7 +171,7 @@ func (r refusing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("the build must not send requests")
 }
 
-// G1: what leads out of the commit or starts a program is refused by file and field, and no socket is opened.
+// G1: what leads out of the commit or starts a program is refused by file and field, and no request is sent.
 func TestReadRefuses(t *testing.T) {
 	url, requests := repository(t)
 	const invalid, unsafe, limit, missing = v1alpha1.ReasonManifestInvalid, v1alpha1.ReasonUnsafePath, v1alpha1.ReasonLimitExceeded, v1alpha1.ReasonSourceMissing

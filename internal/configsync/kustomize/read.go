@@ -4,8 +4,8 @@
 // first parses every kustomization that a build can reach, and rejects everything except files of the commit and built-in features. It then
 // writes the parsed kustomizations for kustomize under generated names: no path, YAML or anchor of the repository reaches kustomize.
 //
-// The package bounds the files and their bytes, the depth of bases and how often they are built, the objects, the text that patches can add,
-// and the time. These bounds limit the memory of kustomize only indirectly, so a program that builds untrusted commits needs a memory limit.
+// The package bounds the files and their bytes, the depth of bases and how often they are built, the objects, and the text that patches can
+// add. These bounds limit the time and the memory of kustomize only indirectly. Package builder bounds both for its process.
 package kustomize
 
 import (

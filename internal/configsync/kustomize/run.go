@@ -22,8 +22,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// write returns the kustomizations and their files under generated names. All folders are siblings, because kustomize may only read files
-// below a folder.
+// write returns the kustomizations and their files under generated names. Each kustomization gets a folder of its own, beside the others, with
+// all files that it names: kustomize reads files only below the folder of the kustomization.
 func (b *build) write() (files []builder.InputFile, err error) {
 	for _, dir := range b.dirs {
 		w := &writer{build: b, spec: b.specs[dir], root: "/" + b.folderName(dir) + "/"}

@@ -42,7 +42,7 @@ items:
 	assert.Equal(t, map[string]any{"replicas": int64(3), "paused": true}, list[1].Object["spec"], "yes must be read as true, as by kubectl")
 }
 
-// bomb is a document whose aliases are many gigabytes.
+// bomb is a document that has terabytes when its aliases are expanded.
 func bomb() string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n" + buildertest.Bomb()
 }

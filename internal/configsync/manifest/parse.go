@@ -29,7 +29,7 @@ const (
 	MaxBytes = 16 << 20
 	// MaxObjects bounds the objects of a run.
 	MaxObjects = 2000
-	// MaxObject bounds the bytes of one object, also after its aliases are expanded. An API server has nearly the same bound.
+	// MaxObject bounds the bytes of one document, also after its aliases are expanded. An API server has nearly the same bound for an object.
 	MaxObject = 1 << 20
 
 	// maxDocuments bounds the documents of a file, including empty ones.

@@ -17,7 +17,7 @@ const (
 	maxKey           = 120 // bytes of one key of a path
 )
 
-// changedFields returns the paths in which two versions of an object differ, without the fields that the API server maintains. It cuts the
+// changedFields returns the paths in which two versions of an object differ, without the metadata that the API server maintains. It cuts the
 // paths of objects that may hold values of Secrets, because keys may hold such values, too.
 func changedFields(want manifest.Object, live, dry *unstructured.Unstructured) []string {
 	c := comparison{depth: shownDepth(want)}
@@ -45,8 +45,8 @@ func shownDepth(o manifest.Object) int {
 	return 16
 }
 
-// stripped returns a copy of an object without the fields that the API server maintains, and without mark, digest and what kubectl
-// remembers.
+// stripped returns a copy of an object without the metadata that the API server maintains, and without mark, digest and the manifest that
+// kubectl remembers.
 func stripped(u *unstructured.Unstructured) map[string]any {
 	u = u.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"} {

@@ -93,7 +93,8 @@ func ChangedByOthers(live, dry *unstructured.Unstructured) bool {
 }
 
 // Extras returns the fields of a live object that a person set and that neither git nor a controller sets, in an order in which they can
-// be removed. dry is the result of a dry run, or nil if the manifest was applied already. Some may be defaults: see Settle.
+// be removed. An annotation of ownAnnotations counts as set by a person, whatever manager set it. dry is the result of a dry run, or nil if the
+// manifest was applied already. Some of the fields may be defaults: see Settle.
 func Extras(live, dry *unstructured.Unstructured) []fieldpath.Path {
 	applied := live
 	if dry != nil {
@@ -232,8 +233,9 @@ func RemovalPatch(live *unstructured.Unstructured, extras []fieldpath.Path) ([]b
 	return json.Marshal(patch)
 }
 
-// Settle returns the extras that git has to remove: not those that the API server sets again to the same value. It also removes them from
-// dry, so that dry is the object that an apply after TakeOver produces. removed is the result of a dry run of RemovalPatch.
+// Settle returns the extras that git has to remove: not those that the API server sets again to the same value. removed is the result of a
+// dry run of RemovalPatch. In dry, Settle gives the returned fields the values that they have in removed, or removes them, so that dry is the
+// object that an apply after TakeOver produces.
 func Settle(live, dry, removed *unstructured.Unstructured, extras []fieldpath.Path) (left []fieldpath.Path) {
 	for _, p := range extras {
 		before, _ := valueAt(live.Object, p)
@@ -266,7 +268,7 @@ func valueAt(root any, p fieldpath.Path) (any, bool) {
 	return root, true
 }
 
-// replaceAt replaces the value at a pointer that exists, or removes it.
+// replaceAt returns root with the value v at a pointer that exists, or without it unless keep is set. It changes root.
 func replaceAt(root any, tokens []string, v any, keep bool) any {
 	switch at := root.(type) {
 	case map[string]any:
@@ -293,8 +295,9 @@ func replaceAt(root any, tokens []string, v any, keep bool) any {
 }
 
 // TakeOver returns a JSON patch that gives the fields of kubectl's managers to ConfigSyncs: those of git, and extras, which the next apply
-// removes because git lacks them. Defaults that kubectl owned belong to no manager any more, so that they stay. Only the managers change.
-// TakeOver returns nil if there is nothing to do. The patch fails with a conflict if the object is not exactly as live.
+// removes because git lacks them. It also gives them ownAnnotations of every other manager. Defaults that kubectl owned belong to no manager
+// any more, so that they stay. Only the managers change. TakeOver returns nil if there is nothing to do. The patch fails with a conflict if
+// the object is not exactly as live.
 func TakeOver(live, dry *unstructured.Unstructured, extras []fieldpath.Path) ([]byte, error) {
 	git, gone := ourFields(dry), fieldpath.NewSet(extras...)
 	ours, changed := ourFields(live), false

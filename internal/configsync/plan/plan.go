@@ -11,10 +11,12 @@
 //	owned by none, equals git              | Configure: the ConfigSync adopts it
 //	owned by none, differs from git        | Hold (NotOwned), or Configure with adoptPolicy always
 //	owned by another ConfigSync            | Hold (NotOwned)
-//	in the inventory, not in git           | Prune if the UID matches, otherwise Release
+//	refused by the API server              | Refuse, or Hold if another manager owns its fields
+//	in the inventory, not in git           | Prune, Keep or Release: see DecideRemoval
 //
-// A ConfigSync owns what its inventory (status.inventory) lists with the UID of the live object, whatever its annotations say. The
-// owner of any other object is named by its mark, the annotation stoker.io/configsync.
+// A ConfigSync owns what its inventory (status.inventory) lists with the UID of the live object. The annotations of the object do not
+// matter, unless they name another ConfigSync that lists it, too. The owner of any other object is named by its mark, the annotation
+// stoker.io/configsync.
 package plan
 
 import (
@@ -62,7 +64,7 @@ type Item struct {
 	File   string
 	// Fields are the paths that change, without values.
 	Fields []string
-	// Reason and Message say why an object is held or refused, or stays.
+	// Reason says why an object is held or refused, or why it cannot be pruned. Message explains the action, if it needs that.
 	Reason  v1alpha1.Reason
 	Message string
 }

@@ -1,8 +1,8 @@
-// Package reconcile runs all ConfigSyncs of a cluster after changes and at intervals. It is the reconciler of `stoker config run`, of
-// which one replica is active at a time.
+// Package reconcile runs all ConfigSyncs of the watched namespaces after changes and at intervals. It is the reconciler of `stoker config
+// run`, of which one replica is active at a time.
 //
 // Each run acts as a ServiceAccount of the ConfigSync's own namespace, which the ConfigSync names. The program uses its own rights only
-// for the status, the finalizer and Events.
+// to read ConfigSyncs, GatewaySyncs and namespaces, and to write the status, the finalizer, requests for a rollback and Events.
 package reconcile
 
 import (
@@ -73,7 +73,7 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Reconciler runs ConfigSyncs. Its exported methods are safe for concurrent use.
+// Reconciler runs ConfigSyncs. Changed and GatewaySyncChanged may be called at any time. While Run is not running, they do nothing.
 type Reconciler struct {
 	Config
 
@@ -185,7 +185,7 @@ func (r *Reconciler) next(ctx context.Context, queue workqueue.TypedDelayingInte
 	return true
 }
 
-// process runs a ConfigSync if it is due. It returns the pause until the next run, or 0 if there is no next run.
+// process runs a ConfigSync if it is due or was changed. It returns the pause until the next run, or 0 if there is no next run.
 func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Duration {
 	seen, err := r.ConfigSync(key.Namespace, key.Name)
 	switch {
@@ -203,7 +203,7 @@ func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Dur
 		s.due = soon
 	}
 	if left := time.Until(s.due); trigger(seen) == s.trigger && left > 0 {
-		return left // only the status changed
+		return left
 	}
 	if !r.acquireSlot(key.Namespace) {
 		return backoff.Jitter(busyPause)
@@ -433,7 +433,7 @@ func (r *Reconciler) patchFinalizers(ctx context.Context, cs *v1alpha1.ConfigSyn
 
 // finalize deletes the objects of a ConfigSync that is being deleted, if the policy says so, and then removes the finalizer. It returns the
 // pause until the next attempt, or 0. In a terminating namespace it only removes the finalizer: the rights of the account may be gone
-// already, and the namespace deletes the objects.
+// already, and Kubernetes deletes all objects of the namespace. Objects elsewhere stay.
 func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *state) time.Duration {
 	if !slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync) {
 		return 0
@@ -459,7 +459,7 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 	return 0
 }
 
-// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, or the kubeconfig is gone or invalid, deleteObjects fails until
+// deleteObjects deletes the objects of a ConfigSync. If it cannot, for a reason of configsync.Remaining.Forbidden, it fails until
 // spec.progressDeadline after the deletion of the ConfigSync. After that it leaves the objects in the cluster.
 func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)

@@ -35,7 +35,7 @@ func TestSlots(t *testing.T) {
 	assert.False(t, r.acquireSlot("slow"))
 }
 
-// The deadline of the wait for healthy objects starts when the first of them may have changed, and not with a build that gets no CPU time.
+// The deadline of the wait for healthy objects counts from the first run that has a plan, and not from one whose build got no CPU time.
 func TestWaitStartsWithPlan(t *testing.T) {
 	r, cs, s, began := &Reconciler{Config: Config{Log: slog.New(slog.DiscardHandler)}}, &v1alpha1.ConfigSync{}, &state{commit: "one"}, time.Now()
 	err := fmt.Errorf("a build: %w", failure.New(v1alpha1.ReasonProgressing, "it got only 1s of CPU time"))

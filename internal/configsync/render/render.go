@@ -49,7 +49,7 @@ func (f *File) built() bool { return f.Kustomization != nil || f.Chart != nil ||
 
 // Input is everything that determines the objects.
 type Input struct {
-	// Layers[0] has the manifests below spec.source.git.path, and each further layer those of one overlay. An object of a later layer
+	// Layers[0] has the manifests of the path of spec.source, and each further layer those of one overlay. An object of a later layer
 	// replaces that of an earlier one.
 	Layers [][]File
 	// Targets is spec.targets. Release is the name of the release of charts, and Values are the paths of their value files. Files has the
@@ -69,7 +69,7 @@ type Input struct {
 }
 
 // Objects renders all objects, in the order of the files. An error about the input carries a reason, names the file, and shows no value
-// of a Secret. In each namespace, only one call at a time runs tools such as kustomize; the others wait.
+// of a Secret. In each namespace, only one call at a time runs tools such as kustomize. The others wait, see builder.NewBuilder.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 	return objects(ctx, in, maxTime)
 }

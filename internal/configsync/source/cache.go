@@ -33,7 +33,7 @@ type cachedStore struct {
 }
 
 // NewCache returns a cache in a new temporary directory. Stores that are not in use have at most limit bytes together. The least recently
-// used store is removed first. Each store, also one in use, has at most storeSize bytes; 0 means any size.
+// used store is removed first. Each store, also one in use, has at most storeSize bytes; 0 means any size. The caller closes the cache.
 func NewCache(limit, storeSize int64) (*Cache, error) {
 	dir, err := os.MkdirTemp("", "stoker-")
 	return &Cache{dir: dir, limit: limit, storeSize: storeSize, stores: map[string]*cachedStore{}}, err

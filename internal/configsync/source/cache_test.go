@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// run reads the manifests of main with a slot of a cache, as a run does, and returns what the server sent.
+// run reads the manifests of main with a slot of a cache, as a run does, and returns their text and the bytes that the server sent.
 func (s site) run(t *testing.T, slot Slot) (text string, sent int64) {
 	t.Helper()
 	s.server.Forget()
@@ -47,6 +47,7 @@ func (s site) large() {
 	s.Commit("first", edits...)
 }
 
+// newCache returns a cache, and the directory that contains its directory.
 func newCache(t *testing.T, limit int64) (*Cache, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +117,7 @@ func TestCachePerOwnerAndSource(t *testing.T) {
 		assert.InDelta(t, first, sent, 1000)
 	})
 	assert.Equal(t, 2, entries(t, dir), "the store of the old source must be removed")
-	t.Run("gone", func(t *testing.T) {
+	t.Run("forgotten owner", func(t *testing.T) {
 		require.NoError(t, cache.Forget("a"))
 		require.NoError(t, cache.Forget("never there"))
 		assert.Equal(t, 1, entries(t, dir))

@@ -1,6 +1,6 @@
-// Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, and fetches only the objects below the path.
-// There is no work tree and no child process. Symbolic links and submodules are errors. Packages kustomize, chart and
-// jsonnet decide which files their tools need.
+// Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, fetches the trees of the commit, and then only
+// the files that the ConfigSync needs. There is no work tree, and git is not run. Symbolic links and submodules are errors. Packages
+// kustomize, chart and jsonnet decide which files their tools need.
 package source
 
 import (
@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	maxFiles   = 5000 // below one path
-	maxFolders = 5000
-	maxDepth   = 32
+	maxFiles   = 5000    // manifests and files of charts, of a run
+	maxFolders = 5000    // of a run
+	maxDepth   = 32      // of folders below a path
 	maxEntries = 250_000 // of all folders that a run reads
 )
 
@@ -50,7 +50,7 @@ type Commit struct {
 type CommitSpec struct {
 	// Ref is a branch, a tag, a commit or HEAD.
 	Ref string
-	// Within is a branch whose history must contain the commit; "" allows any commit.
+	// Within is a branch whose history must contain the commit if Ref is a commit; "" allows any commit.
 	Within string
 	// Commit is the commit of a SyncTarget. Open verifies with git that Ref may point to it, by the git settings of the GatewaySync in
 	// Spec, as the gateways do.
@@ -145,7 +145,7 @@ func (c *Commit) checkOnBranch(ctx context.Context, branch string) error {
 	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of branch %s: correct spec.source.git.revision or branch", c.ID, failure.Quote(branch))
 }
 
-// Subject describes the commit, once Read has fetched it; see v1alpha1.CommitRecord.
+// Subject returns the first line of the message and the author of the commit; see v1alpha1.CommitRecord.
 func (c *Commit) Subject() string { return c.store.Subject(c.ID) }
 
 // Close releases all resources.

@@ -232,6 +232,7 @@ func (w *walker) countFile(dir string) error {
 	return nil
 }
 
+// walk adds the manifests below a folder. It adds a folder with a kustomization or a chart as a whole.
 func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) error {
 	entries, err := w.enter(dir, tree, depth)
 	if err != nil {

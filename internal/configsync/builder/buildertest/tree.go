@@ -18,7 +18,7 @@ import (
 // Link is the content of a symbolic link.
 const Link = "a symbolic link"
 
-// Tree is a commit: files by their paths. It implements builder.Tree.
+// Tree is a commit: the contents of its files by their paths. It implements builder.Tree and chart.Tree.
 type Tree map[string]string
 
 // Stat implements builder.Tree.
@@ -52,7 +52,7 @@ func (t Tree) Fetch(_ context.Context, paths []string) (map[string][]byte, error
 	return all, nil
 }
 
-// List returns the paths of the files below a folder.
+// List implements chart.Tree. The folder must not be the root.
 func (t Tree) List(folder string) (list []string, _ error) {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if strings.HasPrefix(name, folder+"/") {
@@ -62,7 +62,7 @@ func (t Tree) List(folder string) (list []string, _ error) {
 	return list, nil
 }
 
-// Bomb returns YAML whose aliases stand for 9^12 values.
+// Bomb returns a small text of YAML whose aliases stand for more than 9^12 values.
 func Bomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
