@@ -85,7 +85,11 @@ func TestHostileBackup(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			err := ask(t, c.answer, 200*time.Millisecond, io.Discard)
+			stall := time.Minute
+			if c.want == "no bytes arrived" {
+				stall = 200 * time.Millisecond
+			}
+			err := ask(t, c.answer, stall, io.Discard)
 			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 			assert.ErrorContains(t, err, c.want)
 		})
