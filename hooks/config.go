@@ -34,7 +34,7 @@ func newConfigCommand(c *cli) *cobra.Command {
 	}
 	command.AddCommand(daemons.NewConfigRun(c.daemons()))
 	for _, sub := range command.Commands() {
-		sub.Args = explainArgs(sub.Args, "ConfigSync")
+		sub.Args = explainArgs(sub.Args, "name of a ConfigSync")
 	}
 	return command
 }

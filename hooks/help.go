@@ -101,14 +101,14 @@ func (c *cli) compareVersions(ctx context.Context, all bool, format string) erro
 }
 
 // explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the
-// command. kind is the kind of the object that the first argument names.
-func explainArgs(check cobra.PositionalArgs, kind string) cobra.PositionalArgs {
+// command. missing is what the first argument is, such as the name of a GatewaySync.
+func explainArgs(check cobra.PositionalArgs, missing string) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch err := check(command, args); {
 		case err == nil:
 			return nil
 		case len(args) == 0:
-			return fmt.Errorf("%s: missing the name of a %s", command.Use, kind)
+			return fmt.Errorf("%s: missing the %s", command.Use, missing)
 		}
 		return fmt.Errorf("%s: too many arguments", command.Use)
 	}

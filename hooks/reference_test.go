@@ -275,6 +275,7 @@ func TestUsageErrors(t *testing.T) {
 		"config prune":             "prune NAME: missing the name of a ConfigSync\nSee 'stoker config prune --help'\n",
 		"config status a b":        "status [NAME]: too many arguments\nSee 'stoker config status --help'\n",
 		"set-ref line v1 v2":       "set-ref NAME [REF]: too many arguments\nSee 'stoker set-ref --help'\n",
+		"push":                     "push oci://REGISTRY/PATH:TAG: missing the address of an artifact\nSee 'stoker push --help'\n",
 		"check line":               "check: too many arguments\nSee 'stoker check --help'\n",
 		"wait line --patience":     "unknown flag: --patience\nSee 'stoker wait --help'\n",
 		"ste-ref":                  "unknown command \"ste-ref\"; did you mean set-ref?\nSee 'stoker --help'\n",

@@ -144,7 +144,11 @@ unavailable (try again).`,
 	} {
 		for _, command := range commands {
 			command.GroupID = group
-			command.Args = explainArgs(command.Args, "GatewaySync")
+			missing := "name of a GatewaySync"
+			if command.Name() == "push" {
+				missing = "address of an artifact"
+			}
+			command.Args = explainArgs(command.Args, missing)
 			root.AddCommand(command)
 		}
 	}
@@ -245,7 +249,7 @@ func newCreateCommand(c *cli) *cobra.Command {
 
 // explainCreate makes the errors of a command name the arguments and reasons. kind is the kind of the object that the first argument names.
 func explainCreate(command *cobra.Command, kind string) {
-	command.Args = explainArgs(command.Args, kind)
+	command.Args = explainArgs(command.Args, "name of a "+kind)
 	run := command.RunE
 	command.RunE = func(command *cobra.Command, args []string) error { return withReason(run(command, args)) }
 }
