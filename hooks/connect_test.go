@@ -53,6 +53,8 @@ var verbsOfJobs = map[string][]string{
 	"sync":      {"sync", "line", "--wait", "--no-rollback", "--by", "argocd", "--id", "job"},
 	"rollback":  {"rollback", "line", "--if-needed", "--by", "argocd", "--id", "job"},
 	"wait":      {"wait", "line"},
+	"proposals": {"proposals", "line", "--renew", "line-1"},
+	"snapshots": {"snapshots", "line", "--restore", "line-1-20260212-102000"},
 }
 
 // A Job's pod may start before it can reach the API server. The command must retry.

@@ -283,6 +283,7 @@ func specPaused(o v1alpha1.Requestable) bool {
 // send writes a request to the object that arg names, prints the answer with the text done, and waits if the flags say so. write
 // writes the request; the API server may get it more than once.
 func (r *requester) send(ctx context.Context, arg, done string, write func(context.Context, target) (request.Answer, error)) error {
+	r.c.answersAtOnce = false // proposals and snapshots request a change with a flag
 	p, err := r.c.connectTo(arg)
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ type cli struct {
 	env            func(string) string // returns an environment variable
 	flags          *genericclioptions.ConfigFlags
 	argsValid      bool // cobra accepted the arguments, and a command runs
-	answersAtOnce  bool // the command is one of viewCommands
+	answersAtOnce  bool // the command is one of viewCommands, and requests nothing
 }
 
 // viewCommands show something, unless a flag such as --restore requests a change. They do not retry while the API server does not answer.
