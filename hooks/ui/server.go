@@ -121,8 +121,7 @@ func New(o Options) (*Server, error) {
 
 // Run watches the clusters until ctx is done. Call it once.
 func (s *Server) Run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, func() { close(s.done) })
-	defer stop()
+	context.AfterFunc(ctx, func() { close(s.done) }) // also if Run ends before ctx, because no site leads to a cluster
 	var all sync.WaitGroup
 	for _, x := range s.sites {
 		all.Go(func() { x.run(ctx) })

@@ -1,14 +1,19 @@
 package ui
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/hooks/sites"
 )
 
 // U1 and U2 of docs/internals/threats.md: no request without the secret, with a foreign Host or with another method than GET and HEAD gets anything.
@@ -87,4 +92,26 @@ func TestGuards(t *testing.T) {
 	assert.Equal(t, "/reasons/Synced", res.Header.Get("Location"))
 	assert.Equal(t, 401, r.send("GET", next.RequestURI(), without).StatusCode)
 	assert.Equal(t, 1, opened)
+}
+
+// An open stream ends with the context of Run, also if no context of the kubeconfig leads to a cluster.
+func TestStreamEndsWithServer(t *testing.T) {
+	t.Parallel()
+	page, err := New(Options{Sites: []sites.Site{{Context: "broken", Err: assert.AnError}}, Manual: manual})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	page.Run(ctx)
+	server := httptest.NewServer(http.HandlerFunc(page.serveLive))
+	t.Cleanup(server.Close)
+	r := &reader{t: t, base: server.URL, cookie: &http.Cookie{Name: "none"}}
+	events := r.events("/live")
+	assert.Equal(t, "open", <-events)
+	cancel()
+	select {
+	case _, more := <-events:
+		assert.False(t, more)
+	case <-time.After(10 * time.Second):
+		server.CloseClientConnections()
+		require.Fail(t, "the stream is still open")
+	}
 }
