@@ -195,6 +195,9 @@ func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: upgrade or reinstall the chart"))
 	case err == nil && !slices.ContainsFunc(role.Rules, writesReports):
 		return append(list, topicBindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: upgrade or reinstall the chart"))
+	case err != nil:
+		return append(list, topicBindings.finding(Failed, "ServiceAccount "+strings.Join(denied, ", ")+" has no right to write SyncReports: its agents cannot report"),
+			topicBindings.unreadable("ClusterRole "+agentRole, err))
 	}
 	return append(list, topicBindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
 }
