@@ -13,6 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/hooks/bundle"
 )
 
 // smallBundle writes a bundle with one image and one file.
@@ -89,4 +91,38 @@ func TestBundleList(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An image with two tags is listed with the same size and the same referrers for each.
+func TestBundleListTags(t *testing.T) {
+	config := []byte("{}")
+	describe := func(subject *ocispec.Descriptor) (ocispec.Descriptor, []byte) {
+		manifest, err := json.Marshal(ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Subject: subject,
+			Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		})
+		require.NoError(t, err)
+		return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest), Size: int64(len(manifest))}, manifest
+	}
+	image, manifest := describe(nil)
+	signature, signed := describe(&image)
+	tagged := func(ref string) ocispec.Descriptor {
+		d := image
+		d.Annotations = map[string]string{ocispec.AnnotationRefName: "registry.example.com/stoker/" + ref}
+		return d
+	}
+	index, err := json.Marshal(ocispec.Index{Manifests: []ocispec.Descriptor{tagged("agent:1.2.3"), tagged("agent:1.2"), signature}})
+	require.NoError(t, err)
+	files := map[string][]byte{"index.json": index}
+	for _, content := range [][]byte{config, manifest, signed} {
+		files["blobs/sha256/"+digest.FromBytes(content).Encoded()] = content
+	}
+	var stdout, stderr bytes.Buffer
+	require.Zero(t, run(t.Context(), []string{"stoker", "bundle", "list", writeBundle(t, files), "-o", "json"}, &stdout, &stderr), "%s", &stderr)
+	var list struct{ Images []bundle.Image }
+	require.NoError(t, json.Unmarshal(stdout.Bytes(), &list))
+	want := bundle.Image{Name: "agent", Tag: "1.2.3", Digest: image.Digest, Size: int64(len(manifest) + len(config)), Referrers: 1}
+	other := want
+	other.Tag = "1.2"
+	assert.Equal(t, []bundle.Image{want, other}, list.Images)
 }

@@ -42,13 +42,15 @@ func (b *Bundle) Images() ([]*Image, error) {
 			continue // it belongs to an image
 		}
 		images = append(images, &Image{Name: name, Tag: tag, Digest: root.Digest, root: root})
-		within[root.Digest] = images[len(images)-1]
+		if within[root.Digest] == nil { // otherwise it is another tag of the same image
+			within[root.Digest] = images[len(images)-1]
+		}
 	}
 	err := b.walk(func(root, d ocispec.Descriptor) error {
-		if i := within[root.Digest]; i != nil {
+		if i := within[root.Digest]; i != nil && (d.Digest != root.Digest || i.Size == 0) { // walk visits the root for each tag
 			i.Size += d.Size
 			i.Chart = i.Chart || d.MediaType == MediaTypeChart
-			if d.MediaType == ocispec.MediaTypeImageManifest {
+			if d.MediaType == ocispec.MediaTypeImageManifest && within[d.Digest] == nil {
 				within[d.Digest] = i
 			}
 		}
@@ -72,6 +74,10 @@ func (b *Bundle) Images() ([]*Image, error) {
 				break
 			}
 		}
+	}
+	for _, i := range images {
+		same := within[i.Digest]
+		i.Size, i.Chart, i.Referrers, i.referrers = same.Size, same.Chart, same.Referrers, same.referrers
 	}
 	return images, nil
 }
