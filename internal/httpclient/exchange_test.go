@@ -242,6 +242,9 @@ func TestGuard(t *testing.T) {
 		"::":                       "an unspecified address",
 		"169.254.169.254":          "a link-local address",
 		"64:ff9b::169.254.169.254": "a link-local address",
+		"64:ff9b:1::a9fe:a9fe":     "a link-local address",
+		"64:ff9b:1:a9fe:a9:fe00::": "an unspecified address", // a prefix of 48 bits
+		"2001::5601:5601":          "a link-local address",   // 169.254.169.254 with inverted bits
 		"169.254.170.2":            "a link-local address",
 		"fe80::1%eth0":             "a link-local address",
 		"224.0.0.1":                "a multicast address",
@@ -263,6 +266,9 @@ func TestGuard(t *testing.T) {
 		"fd00::7":          "",
 		"2001:db8::1":      "",
 		"64:ff9b::a01:203": "",
+
+		"64:ff9b:1::a01:203":                   "",
+		"2001:0:4136:e378:8000:63bf:3fff:fdd2": "",
 	} {
 		t.Run(address, func(t *testing.T) {
 			assert.Equal(t, kind, guard{}.forbidden(netip.MustParseAddr(address)))

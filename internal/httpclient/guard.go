@@ -99,8 +99,10 @@ var metadata = map[netip.Addr]bool{
 var (
 	thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // Linux connects 0.0.0.0 to loopback
 	reserved    = netip.MustParsePrefix("240.0.0.0/4")
-	compatible  = netip.MustParsePrefix("::/96")        // ::a.b.c.d
-	translated  = netip.MustParsePrefix("64:ff9b::/96") // NAT64
+	compatible  = netip.MustParsePrefix("::/96")          // ::a.b.c.d
+	translated  = netip.MustParsePrefix("64:ff9b::/96")   // NAT64
+	localNAT64  = netip.MustParsePrefix("64:ff9b:1::/48") // NAT64 with a prefix of the site
+	teredo      = netip.MustParsePrefix("2001::/32")
 	sixToFour   = netip.MustParsePrefix("2002::/16")
 )
 
@@ -137,8 +139,10 @@ func embedded(a netip.Addr) netip.Addr {
 	}
 	b := a.As16()
 	switch {
-	case compatible.Contains(a), translated.Contains(a):
+	case compatible.Contains(a), translated.Contains(a), localNAT64.Contains(a):
 		return netip.AddrFrom4([4]byte(b[12:]))
+	case teredo.Contains(a):
+		return netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]})
 	case sixToFour.Contains(a):
 		return netip.AddrFrom4([4]byte(b[2:6]))
 	}
