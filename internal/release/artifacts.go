@@ -63,6 +63,11 @@ func artifacts(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if err := r.emptyFolder(); err != nil {
 		return err
 	}
+	to := r.out
+	r.out = r.path(unfinished)
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
@@ -76,6 +81,7 @@ func artifacts(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		{"archives", r.makeArchives},
 		{"krew and Homebrew", func(context.Context) error { return r.describeArchives() }},
 		{"sums and bundle", func(context.Context) error { return r.bundle(filepath.Join(work, "layout")) }},
+		{"all files", func(context.Context) error { return r.moveTo(to) }},
 	} {
 		began := time.Now()
 		if err := step.do(ctx); err != nil {
@@ -153,6 +159,26 @@ func commitTime(ctx context.Context, root string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
+// unfinished is the folder with the files of a release that is not complete.
+const unfinished = ".stoker-release"
+
+// moveTo moves the files of the release to their folder in the order of their names. SHA256SUMS comes first, so that emptyFolder knows the others,
+// also if moveTo is interrupted.
+func (r *release) moveTo(out string) error {
+	names, err := readNames(r.out)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := os.Rename(r.path(name), filepath.Join(out, name)); err != nil {
+			return err
+		}
+	}
+	err = os.Remove(r.out)
+	r.out = out
+	return err
+}
+
 // emptyFolder makes the folder of the release, and removes what an earlier release wrote there. If there is any other file, it fails and removes
 // nothing.
 func (r *release) emptyFolder() error {
@@ -174,10 +200,11 @@ func (r *release) emptyFolder() error {
 		return err
 	}
 	for _, name := range found {
-		if !own[name] {
+		if !own[name] && !strings.HasPrefix(name, unfinished+"/") {
 			return fmt.Errorf("%s is not of an earlier release: name another folder", r.path(name))
 		}
 	}
+	slices.Reverse(found) // SHA256SUMS last: it names the others
 	for _, name := range found {
 		if err := os.Remove(r.path(name)); err != nil {
 			return err

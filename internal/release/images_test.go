@@ -144,6 +144,43 @@ func TestReleaseFolder(t *testing.T) {
 	assert.Empty(t, left)
 }
 
+// The next release recognizes the files of one that was interrupted.
+func TestInterruptedRelease(t *testing.T) {
+	t.Run("while it was made", func(t *testing.T) {
+		r := &release{out: t.TempDir()}
+		require.NoError(t, os.Mkdir(r.path(unfinished), 0o755))
+		require.NoError(t, os.WriteFile(r.path(unfinished+"/agent.spdx.json"), []byte("x"), 0o644))
+		assert.NoError(t, r.emptyFolder())
+		assert.NoFileExists(t, r.path(unfinished+"/agent.spdx.json"))
+	})
+	t.Run("while it was moved", func(t *testing.T) {
+		dist := t.TempDir()
+		made := &release{out: t.TempDir()}
+		require.NoError(t, os.WriteFile(made.path("SHA256SUMS"), []byte("aa  agent.spdx.json\nbb  crds.yaml\n"), 0o644))
+		require.NoError(t, os.WriteFile(made.path("agent.spdx.json"), []byte("x"), 0o644))
+		require.NoError(t, os.WriteFile(made.path("crds.yaml"), []byte("y"), 0o644))
+		require.NoError(t, os.Mkdir(filepath.Join(dist, "crds.yaml"), 0o755)) // here moveTo fails
+		require.Error(t, made.moveTo(dist))
+		assert.FileExists(t, filepath.Join(dist, "agent.spdx.json"))
+		assert.NoError(t, (&release{out: dist}).emptyFolder())
+		assert.NoFileExists(t, filepath.Join(dist, "agent.spdx.json"))
+	})
+	t.Run("while the folder was emptied", func(t *testing.T) {
+		if os.Geteuid() == 0 {
+			t.Skip("root may remove all files")
+		}
+		r := &release{out: t.TempDir()}
+		fixed := r.path("sbom")
+		require.NoError(t, os.Mkdir(fixed, 0o755))
+		require.NoError(t, os.WriteFile(r.path("sbom/agent.json"), []byte("x"), 0o644))
+		require.NoError(t, os.WriteFile(r.path("SHA256SUMS"), []byte("aa  sbom/agent.json\n"), 0o644))
+		require.NoError(t, os.Chmod(fixed, 0o555))
+		require.Error(t, r.emptyFolder())
+		require.NoError(t, os.Chmod(fixed, 0o755))
+		assert.NoError(t, r.emptyFolder())
+	})
+}
+
 // Without --version and --registry, the images are those that the chart installs.
 func TestDefaultsAreThoseOfTheChart(t *testing.T) {
 	s, err := parseSettings([]string{"--tar", "x"}, &bytes.Buffer{})
