@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxPending bounds the events of a topic that wait to be sent, and maxReasons the reasons in a report. The oldest are dropped.
-const maxPending, maxReasons = 8, 8
+// maxPending bounds the events of a topic that wait to be sent, and maxIncidents the incidents in a report. The oldest are dropped.
+const maxPending, maxIncidents = 8, 8
 
 // channel is one receiver of the notifications about one GatewaySync.
 type channel struct {
@@ -201,10 +201,11 @@ func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 	case !reported.worse(s):
 		return nil
 	default:
-		c.ended = slices.DeleteFunc(reported.open(), func(reason string) bool { return reason == s.key() })
+		c.ended = reported.open()
 	}
 	reported = reported.with(s)
-	c.reason, c.recordIfAccepted, c.recordIfUncertain = reported.reason(), reported.encode(), reported.uncertain()
+	c.reason, c.incident, c.recordIfAccepted, c.recordIfUncertain = s.key(), reported.incident(), reported.encode(), reported.uncertain()
+	c.ended = slices.DeleteFunc(c.ended, func(one string) bool { return one == c.incident })
 	if !reported.since.IsZero() {
 		c.Since = &reported.since
 	}
@@ -261,20 +262,21 @@ func (ch *channel) record(accepted, uncertain []change, err error, now time.Time
 	ch.failures, ch.nextSend = ch.failures+1, now.Add(max(pause, minRetryPause))
 }
 
-// report is what was sent about a state that fires: when it began, its last severity, its greatest number of gateways, and its reasons.
+// report is what was sent about a state that fires: when it began, its last severity, its greatest number of gateways, and its incidents.
 type report struct {
 	since    time.Time
 	severity Severity
 	count    int
-	reasons  []string // the one that was sent last is the last one
+	// incidents are what worse distinguishes: reason/severity/number of gateways. The one that was sent last is the last one.
+	incidents []string
 }
 
-// reason returns the reason that was sent last.
-func (r report) reason() string {
-	if len(r.reasons) == 0 {
+// incident returns the incident that was sent last.
+func (r report) incident() string {
+	if len(r.incidents) == 0 {
 		return ""
 	}
-	return r.reasons[len(r.reasons)-1]
+	return r.incidents[len(r.incidents)-1]
 }
 
 // unsure is the severity in the record of a state of which the receiver may have the beginning, the end, or neither.
@@ -287,12 +289,12 @@ func (r report) uncertain() string {
 	return r.encode()
 }
 
-// open returns the reasons of which PagerDuty has an incident, or may have one.
+// open returns the incidents that PagerDuty has, or may have.
 func (r report) open() []string {
 	if r.severity == unsure {
-		return slices.Clone(r.reasons)
+		return slices.Clone(r.incidents)
 	}
-	return []string{r.reason()}
+	return []string{r.incident()}
 }
 
 // worse reports whether s is worse than what was sent: it is more severe or, if it is as severe, has a reason that was not sent, or at least
@@ -301,17 +303,19 @@ func (r report) worse(s situation) bool {
 	if s.severity != r.severity {
 		return rank(s.severity) > rank(r.severity)
 	}
-	return !slices.Contains(r.reasons, s.key()) || s.count >= 2*max(r.count, 1)
+	return !slices.ContainsFunc(r.incidents, func(one string) bool { return strings.HasPrefix(one, s.key()+"/") }) || s.count >= 2*max(r.count, 1)
 }
 
 // with returns the report after s was sent.
 func (r report) with(s situation) report {
-	reasons := append(slices.DeleteFunc(slices.Clone(r.reasons), func(one string) bool { return one == s.key() }), s.key())
-	return report{since: r.since, severity: s.severity, count: max(r.count, s.count), reasons: reasons[max(len(reasons)-maxReasons, 0):]}
+	count := max(r.count, s.count)
+	incident := fmt.Sprintf("%s/%s/%d", s.key(), s.severity, count)
+	incidents := append(slices.DeleteFunc(slices.Clone(r.incidents), func(one string) bool { return one == incident }), incident)
+	return report{since: r.since, severity: s.severity, count: count, incidents: incidents[max(len(incidents)-maxIncidents, 0):]}
 }
 
 func (r report) encode() string {
-	return fmt.Sprintf("%s %s %d %s", r.since.UTC().Format(time.RFC3339), r.severity, r.count, strings.Join(r.reasons, ","))
+	return fmt.Sprintf("%s %s %d %s", r.since.UTC().Format(time.RFC3339), r.severity, r.count, strings.Join(r.incidents, ","))
 }
 
 // decodeReport returns the report in a text. What is not valid is left out.
@@ -322,7 +326,7 @@ func decodeReport(text string) report {
 	r.severity = Severity(parts[1])
 	r.count, _ = strconv.Atoi(parts[2])
 	if parts[3] != "" {
-		r.reasons = strings.Split(parts[3], ",")
+		r.incidents = strings.Split(parts[3], ",")
 	}
 	return r
 }

@@ -134,7 +134,7 @@ func TestPlannedWaits(t *testing.T) {
 				p.set(phase, metav1.ConditionFalse, reason, "2 of 3 gateways wait", waiting,
 					v1alpha1.DiscoveredGateway{Name: "area-2", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: "timeout"})
 				p.passes(time.Hour)
-				assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "warning plant/line NotReady firing: area-2 ScanFailed: timeout"}, p.receiver.open)
+				assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed/warning/1": "warning plant/line NotReady firing: area-2 ScanFailed: timeout"}, p.receiver.open)
 			})
 		}
 	}
@@ -152,7 +152,7 @@ func TestWorseStates(t *testing.T) {
 	}
 	conflict()
 	assert.Len(t, p.passes(time.Hour), 2)
-	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ConflictDetected": "warning plant/line NotReady firing: ConflictDetected: area-1: edited"}, p.receiver.open)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ConflictDetected/warning/1": "warning plant/line NotReady firing: ConflictDetected: area-1: edited"}, p.receiver.open)
 	p.restart()
 	failing := func(n int) {
 		rows := []v1alpha1.DiscoveredGateway{row("area-1", v1alpha1.GatewayHeld, v1alpha1.ReasonConflictDetected)}
@@ -163,17 +163,34 @@ func TestWorseStates(t *testing.T) {
 	}
 	failing(2)
 	assert.Len(t, p.passes(time.Hour), 3, "trigger and resolve for PagerDuty, and a message for Slack")
-	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed": "error plant/line NotReady firing: ScanFailed: 2 gateways fail"}, p.receiver.open)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed/error/2": "error plant/line NotReady firing: ScanFailed: 2 gateways fail"}, p.receiver.open)
 	failing(3)
 	assert.Empty(t, p.passes(time.Hour), "one more gateway is no news")
 	failing(4)
-	assert.Len(t, p.passes(time.Hour), 2, "twice as many are")
+	assert.Len(t, p.passes(time.Hour), 3, "twice as many are")
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed/error/4": "error plant/line NotReady firing: ScanFailed: 4 gateways fail"}, p.receiver.open)
 	conflict()
 	assert.Empty(t, p.passes(time.Hour), "it got better")
 	failing(2)
 	assert.Len(t, p.passes(time.Hour), 0, "known already")
 	p.ready()
 	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Empty(t, p.receiver.open)
+}
+
+// PagerDuty notifies no user of a change of an open incident, so a state that gets more severe by the same reason replaces it.
+func TestMoreSevereByTheSameReason(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+	row := v1alpha1.DiscoveredGateway{Name: "area-1", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed}
+	p.set(v1alpha1.OutcomeHeld, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, "timeout", row)
+	p.passes(time.Hour)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed/warning/1": "warning plant/line NotReady firing: ScanFailed: timeout"}, p.receiver.open)
+	p.restart()
+	p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, "timeout", row)
+	p.passes(time.Hour)
+	assert.Equal(t, map[string]string{"stoker/uid-1/NotReady/ScanFailed/error/1": "error plant/line NotReady firing: ScanFailed: timeout"}, p.receiver.open)
+	p.ready()
+	p.passes(time.Hour)
 	assert.Empty(t, p.receiver.open)
 }
 
@@ -215,12 +232,12 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 			})
 			p.breaks()
 			p.passes(settled)
-			require.Equal(t, []string{"stoker/uid-1/NotReady/ConflictDetected", "stoker/uid-1/NotReady/TemplateFailed"}, open(p))
+			require.Equal(t, []string{"stoker/uid-1/NotReady/ConflictDetected/warning/1", "stoker/uid-1/NotReady/TemplateFailed/error/1"}, open(p))
 			p.receiver.setFault(nil)
 			fails(p, v1alpha1.ReasonAgentsAway, v1alpha1.OutcomeFailed)
 			p.restart()
 			p.passes(20 * time.Minute)
-			assert.Equal(t, []string{"stoker/uid-1/NotReady/AgentsAway"}, open(p))
+			assert.Equal(t, []string{"stoker/uid-1/NotReady/AgentsAway/critical/1"}, open(p))
 		},
 		"the state begins again": func(t *testing.T, p *plant) {
 			p.breaks()
@@ -232,7 +249,7 @@ func TestPagerDutyAnswersAreLost(t *testing.T) {
 			p.receiver.setFault(nil)
 			p.breaks()
 			p.passes(20 * time.Minute)
-			assert.Equal(t, []string{"stoker/uid-1/NotReady/TemplateFailed"}, open(p))
+			assert.Equal(t, []string{"stoker/uid-1/NotReady/TemplateFailed/error/1"}, open(p))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -154,7 +154,7 @@ func TestIncidentsOfConfigSyncs(t *testing.T) {
 	incident := func(name string) string {
 		return "error plant/line ConfigSyncNotReady firing: ConfigSync " + name + ": ManifestInvalid: site.yaml: line 3: unexpected end"
 	}
-	mail, site := "stoker/uid-1/ConfigSyncNotReady/mail/ManifestInvalid", "stoker/uid-1/ConfigSyncNotReady/site/ManifestInvalid"
+	mail, site := "stoker/uid-1/ConfigSyncNotReady/mail/ManifestInvalid/error/0", "stoker/uid-1/ConfigSyncNotReady/site/ManifestInvalid/error/0"
 	assert.Equal(t, map[string]string{mail: incident("mail"), site: incident("site")}, p.receiver.open)
 	c.ready("mail")
 	p.passes(10 * time.Minute)

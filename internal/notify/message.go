@@ -47,8 +47,8 @@ type change struct {
 
 	// recordIfAccepted is the record of the topic after the receiver has accepted the change, and recordIfUncertain if the receiver may have it.
 	recordIfAccepted, recordIfUncertain string
-	reason                              string   // of the state
-	ended                               []string // reasons that were sent before and hold no longer
+	reason, incident                    string   // of the state
+	ended                               []string // incidents that were sent before and hold no longer
 }
 
 // notice is one message about a GatewaySync.
@@ -238,20 +238,20 @@ func cutEscaped(s string, n int) string {
 }
 
 // pagerDutyEvents returns the events of the Events API v2 for a change. The dedup_key is that of the GatewaySync, the key of the change and
-// the reason: the end of a state resolves the incident that the beginning opened, and a repetition changes nothing. If a state got worse by
-// another reason, a new incident replaces the former one, because PagerDuty notifies no user of a change of an open one.
+// the incident: the end of a state resolves the incident that the beginning opened, and a repetition changes nothing. If a state got worse, a
+// new incident replaces the former one, because PagerDuty notifies no user of a change of an open one.
 func pagerDutyEvents(n notice, c change, key secret.String) []map[string]any {
-	event := func(action, reason string) map[string]any {
-		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.key()), reason}, "/"), "event_action": action}
+	event := func(action, incident string) map[string]any {
+		return map[string]any{"routing_key": key.Reveal(), "dedup_key": strings.Join([]string{"stoker", n.uid, string(c.key()), incident}, "/"), "event_action": action}
 	}
 	var ends []map[string]any
-	for _, reason := range c.ended {
-		ends = append(ends, event("resolve", reason))
+	for _, incident := range c.ended {
+		ends = append(ends, event("resolve", incident))
 	}
 	if c.State != Firing {
 		return ends
 	}
-	trigger := event("trigger", c.reason)
+	trigger := event("trigger", c.incident)
 	trigger["payload"] = map[string]any{
 		"summary": failure.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.about(), "severity": c.Severity,
 		"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,

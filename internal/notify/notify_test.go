@@ -224,8 +224,8 @@ func TestPagerDutyIncidents(t *testing.T) {
 	p.breaks()
 	assert.Len(t, p.passes(2*time.Minute), 2)
 	assert.Equal(t, map[string]string{
-		"stoker/uid-1/NotReady/TemplateFailed":   "error plant/line NotReady firing: TemplateFailed: area-4: <!channel> no such field `https://evil.example`",
-		"stoker/uid-1/SyncFailed/TemplateFailed": "error plant/line SyncFailed firing: area-4 TemplateFailed: no such field",
+		"stoker/uid-1/NotReady/TemplateFailed/error/1":   "error plant/line NotReady firing: TemplateFailed: area-4: <!channel> no such field `https://evil.example`",
+		"stoker/uid-1/SyncFailed/TemplateFailed/error/1": "error plant/line SyncFailed firing: area-4 TemplateFailed: no such field",
 	}, p.receiver.open)
 
 	calls := 0
