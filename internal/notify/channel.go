@@ -101,11 +101,30 @@ func (ch *channel) due(now time.Time, settle time.Duration) []change {
 		}
 	}
 	wanted[pausedSince] = wanted[pausedForLong]
-	maps.DeleteFunc(ch.sent, func(key v1alpha1.AlertTopic, _ string) bool { return !wanted[topicOfKey(key)] })
+	changes = append(changes, ch.endUnwanted(wanted)...)
 	maps.DeleteFunc(ch.pending, func(name v1alpha1.AlertTopic, _ []pendingEvent) bool { return !wanted[name] })
 	maps.DeleteFunc(ch.changedAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	maps.DeleteFunc(ch.absentAt, func(key v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[topicOfKey(key)] })
 	return append(changes, ofConfigSyncs...)
+}
+
+// endUnwanted returns the ends of the states whose topics are not wanted, and deletes the other records of such topics.
+func (ch *channel) endUnwanted(wanted map[v1alpha1.AlertTopic]bool) (changes []change) {
+	for _, key := range slices.Sorted(maps.Keys(ch.sent)) {
+		name := topicOfKey(key)
+		t, _ := topicOf(name)
+		switch {
+		case wanted[name]:
+		case t.state == nil:
+			delete(ch.sent, key)
+		default:
+			_, configSync, _ := strings.Cut(string(key), "/")
+			reported := decodeReport(ch.sent[key])
+			changes = append(changes, change{Topic: name, ConfigSync: configSync, State: Resolved, Text: "spec.alerting does not name this topic any more", Since: &reported.since,
+				ended: reported.open(), recordIfUncertain: reported.uncertain()})
+		}
+	}
+	return changes
 }
 
 // pausedSince returns when the pause was first seen, and records it. Without a pause, the time is zero.

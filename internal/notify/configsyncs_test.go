@@ -3,6 +3,7 @@ package notify
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +160,24 @@ func TestIncidentsOfConfigSyncs(t *testing.T) {
 	c.ready("mail")
 	p.passes(10 * time.Minute)
 	assert.Equal(t, map[string]string{site: incident("site")}, p.receiver.open)
+}
+
+// The incidents of a topic that spec.alerting does not name any more are resolved.
+func TestIncidentsOfRemovedTopics(t *testing.T) {
+	p, c := newConfigPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+	topics := func(names ...v1alpha1.AlertTopic) {
+		p.gs = p.gs.DeepCopy()
+		p.gs.Spec.Alerting.Webhooks[0].Topics = names
+	}
+	topics("NotReady", "SyncFailed", configSyncNotReady)
+	c.breaks("site")
+	p.breaks()
+	p.passes(10 * time.Minute)
+	require.Len(t, p.receiver.open, 3)
+	topics("NotReady")
+	assert.Len(t, p.passes(time.Hour), 2)
+	assert.Equal(t, []string{"stoker/uid-1/NotReady/TemplateFailed/error/1"}, slices.Sorted(maps.Keys(p.receiver.open)))
+	assert.NotContains(t, p.saved, "SyncFailed", "nothing is left in the record")
 }
 
 // R10: the ConfigSyncs that fire at a time are bounded. A program learns the names from a field.
