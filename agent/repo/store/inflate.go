@@ -23,6 +23,7 @@ type inflater struct {
 	limited io.LimitedReader // the inflated bytes
 	buf     []byte           // for copying
 	delta   *bufio.Reader
+	foreign bool // the packs are not those of the store, so a read error is not a DiskError
 }
 
 func newInflater() *inflater {
@@ -32,7 +33,7 @@ func newInflater() *inflater {
 // openEntry reads the header of the entry at off and leaves br at its content. The entries of r end at end.
 func (f *inflater) openEntry(r io.ReaderAt, off, end int64) (entry, error) {
 	f.window.of(r)
-	f.section = sectionReader{&f.window, off, end}
+	f.section = sectionReader{r: &f.window, off: off, end: end, foreign: f.foreign}
 	f.br.Reset(&f.section)
 	e, err := readEntry(f.br)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -126,10 +127,11 @@ func asCorrupt(err error) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, err)
 }
 
-// sectionReader is an io.SectionReader that an inflater can hold by value. Its errors are those of asDiskError.
+// sectionReader is an io.SectionReader that an inflater can hold by value. Unless foreign is set, its errors are those of asDiskError.
 type sectionReader struct {
 	r        io.ReaderAt
 	off, end int64
+	foreign  bool
 }
 
 func (s *sectionReader) Read(p []byte) (int, error) {
@@ -145,6 +147,9 @@ func (s *sectionReader) Read(p []byte) (int, error) {
 		if n > 0 {
 			err = nil
 		}
+		return n, err
+	}
+	if s.foreign {
 		return n, err
 	}
 	return n, asDiskError(err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -22,6 +23,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // An index stores offsets from 2 GiB on in a separate table.
@@ -221,6 +223,29 @@ func TestDiskErrors(t *testing.T) {
 	assert.NoError(t, asDiskError(nil))
 	assert.ErrorIs(t, asCorrupt(err), io.ErrClosedPipe)
 	assert.NotErrorIs(t, asCorrupt(err), ErrCorrupt, "an error of the file does not mean that its data is corrupt")
+}
+
+// A read error of a repository of the user is not an error of the store.
+func TestReadErrorOfObjects(t *testing.T) {
+	g := repotest.NewSite(t, gitserver.Options{})
+	commit := g.Push("first", repotest.Views(3))
+	g.Repack()
+	o, err := OpenObjects(t.Context(), filepath.Join(g.Dir, "objects"), Limits{}, nil)
+	require.NoError(t, err)
+	defer o.Close()
+	s := openStore(t, t.TempDir())
+	f, err := s.Begin(commit)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, o.dirs[0].packs[0].file.Close())
+	_, copyErr := f.Copy(t.Context(), o, nil)
+	for name, err := range map[string]error{"find": o.CheckObject(commit), "copy": copyErr} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, err, os.ErrClosed)
+			_, own := errors.AsType[*DiskError](err)
+			assert.False(t, own, "%v", err)
+		})
+	}
 }
 
 // rawPack builds packs by hand, including packs that git would never write.

@@ -89,6 +89,7 @@ func newObjects(ctx context.Context, limits Limits, scratch func() (*os.File, er
 	}
 	limits = limits.withDefaults()
 	o := &Objects{limits: limits, inflate: newInflater(), scratch: newScratch(scratch, defaultScratch(limits)), hasher: newObjectHasher()}
+	o.inflate.foreign = true
 	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
 	return o
 }

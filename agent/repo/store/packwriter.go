@@ -82,7 +82,7 @@ func finishPack(f *os.File, recs []record, end int64, appended bool) ([packTrail
 		if i+1 < len(recs) {
 			next = recs[i+1].off
 		}
-		crc, err := checksum(&sectionReader{f, recs[i].off, next}, sum, buf)
+		crc, err := checksum(&sectionReader{r: f, off: recs[i].off, end: next}, sum, buf)
 		if err != nil {
 			return trailer, err
 		}
