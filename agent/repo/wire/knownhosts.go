@@ -59,11 +59,12 @@ func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 			continue
 		}
 		marker, hosts, key, _, _, err := ssh.ParseKnownHosts(line)
+		invalid := err != nil || isCertificate(key.Type())
 		switch {
-		case err != nil && line[0] == '@', err == nil && marker != "" && marker != "revoked" && marker != "cert-authority":
+		case invalid && line[0] == '@', !invalid && marker != "" && marker != "revoked" && marker != "cert-authority":
 			return nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
 				"line %d of %s starts with a marker and cannot be read; no host is trusted until you correct it", n, field)
-		case err != nil, isCertificate(key.Type()):
+		case invalid:
 			k.skipped = append(k.skipped, n)
 		case marker == "revoked":
 			k.revoked = append(k.revoked, key)

@@ -38,6 +38,14 @@ func newECDSAKey(t testing.TB) ssh.Signer {
 	return signer
 }
 
+// newCertificate returns a certificate of a host key, signed by another key.
+func newCertificate(t testing.TB, host ssh.Signer) ssh.PublicKey {
+	t.Helper()
+	c := &ssh.Certificate{Key: host.PublicKey(), CertType: ssh.HostCert}
+	require.NoError(t, c.SignCert(rand.Reader, newKey(t)))
+	return c
+}
+
 // line returns a line of known_hosts.
 func line(hosts string, key ssh.PublicKey) string {
 	return hosts + " " + string(ssh.MarshalAuthorizedKey(key))
@@ -121,6 +129,7 @@ func TestHostKeys(t *testing.T) {
 		"a key that is known and revoked":             {good + "@revoked * " + strings.SplitN(good, " ", 2)[1], v1alpha1.ReasonHostKeyMismatch, []string{"revokes"}},
 		"a key that is revoked for another host":      {good + "@revoked " + line("example.com", shown.PublicKey()), v1alpha1.ReasonHostKeyMismatch, nil},
 		"an unreadable revocation refuses everything": {good + "@revoked * ssh-ed25519 garbage\n", v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
+		"a revoked certificate refuses everything":    {good + "@revoked " + line("*", newCertificate(t, shown)), v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
 		"an unknown marker refuses everything":        {good + "@trusted " + good, v1alpha1.ReasonHostKeyUnknown, []string{"line 2"}},
 		"an authority does not accept a plain key":    {"@cert-authority " + good, v1alpha1.ReasonHostKeyMismatch, nil},
 		"a list that is too long refuses everything":  {strings.Repeat("#\n", maxKnownHosts), v1alpha1.ReasonHostKeyUnknown, []string{"bytes"}},
