@@ -41,6 +41,7 @@ var programs = []string{"agent", "argocd", "bash", "cat", "chmod", "cp", "curl",
 
 var (
 	assignment  = regexp.MustCompile(`^[A-Z][A-Z_]*=\S`)
+	assignOnly  = regexp.MustCompile(`^[A-Z][A-Z_]*=(?:\$\([^()]*\)|"[^"]*"|'[^']*'|[^\s"'();&|])+$`) // no command follows
 	listItem    = regexp.MustCompile(`^(?:[-*]|\d+\.) `)
 	headingLine = regexp.MustCompile(`^#{1,6} +(.*?)\s*$`)
 )

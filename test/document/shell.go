@@ -57,8 +57,11 @@ func (s *Shell) Try(t testing.TB, line string) (output string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
-	if name, _, ok := strings.Cut(line, "="); ok && assignment.MatchString(line) {
-		out, err := s.command(ctx, line+"\nprintf %s \"$"+name+"\"").Output()
+	if name, _, ok := strings.Cut(line, "="); ok && assignOnly.MatchString(line) {
+		out, err := s.command(ctx, line+" || exit\nprintf %s \"$"+name+"\"").Output()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return string(exit.Stderr), exit.ExitCode()
+		}
 		if err != nil {
 			t.Fatalf("$ %s\n%v", line, err)
 		}
