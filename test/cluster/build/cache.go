@@ -107,10 +107,11 @@ func markUsed(dir string) bool {
 	return os.Chtimes(dir, now, now) == nil
 }
 
-// removeUnused removes builds of name that have not been used for long, and what interrupted builds left. It keeps lock files:
-// another process may hold one, and the time of a lock file does not show its last use.
+// removeUnused removes builds of name, in any version, that have not been used for long, and what interrupted builds left. It
+// keeps lock files: another process may hold one, and the time of a lock file does not show its last use.
 func (c *Cache) removeUnused(name string, now time.Time) error {
-	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", name+"-*"))
+	program, _, _ := strings.Cut(name, "-") // without a version
+	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", program+"-*"))
 	if err != nil {
 		return err
 	}
