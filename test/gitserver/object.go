@@ -54,7 +54,7 @@ func (r *Repo) writeObject(kind string, content []byte) string {
 		err = z.Close()
 	}
 	if err == nil {
-		err = replaceFile(path, loose.Bytes(), 0o444)
+		err = r.replaceFile(path, loose.Bytes(), 0o444)
 	}
 	if err != nil {
 		r.t.Fatalf("write a %s: %v", kind, err)
@@ -62,12 +62,13 @@ func (r *Repo) writeObject(kind string, content []byte) string {
 	return id
 }
 
-// replaceFile writes a file under another name and renames it, because a git server may read beside it.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
+// replaceFile writes a file under another name and renames it, because a git server may read beside it. The
+// other name is not in refs, where it would be a ref.
+func (r *Repo) replaceFile(path string, content []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "tmp_obj_")
+	f, err := os.CreateTemp(r.Dir, "tmp_obj_")
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (r *Repo) writeCommit(message string, parents []string, ops []op) string {
 	fmt.Fprintf(&b, "author %s\ncommitter %s\n\n%s", person, person, message)
 	commit := r.writeObject("commit", b.Bytes())
 	r.roots[commit] = tree
-	if err := replaceFile(filepath.Join(r.Dir, "refs", "heads", filepath.FromSlash(r.branch)), []byte(commit+"\n"), 0o644); err != nil {
+	if err := r.replaceFile(filepath.Join(r.Dir, "refs", "heads", filepath.FromSlash(r.branch)), []byte(commit+"\n"), 0o644); err != nil {
 		r.t.Fatalf("move the branch %s: %v", r.branch, err)
 	}
 	return commit

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -195,5 +196,22 @@ func TestSameAsHTTPBackend(t *testing.T) {
 			assert.Equal(t, wantHeader, header)
 			assert.Equal(t, wantBody, body)
 		})
+	}
+}
+
+// A poll of the refs must not find a file that is being written.
+func TestCommitWritesNoOtherRef(t *testing.T) {
+	repo := NewRepo(t, filepath.Join(t.TempDir(), "site.git"))
+	w, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	heads := filepath.Join(repo.Dir, "refs", "heads")
+	require.NoError(t, w.Add(heads))
+	repo.Commit("first", Write("a", "a"))
+	select {
+	case e := <-w.Events:
+		assert.Equal(t, filepath.Join(heads, "main"), e.Name)
+	case <-time.After(10 * time.Second):
+		t.Fatal("no event")
 	}
 }
