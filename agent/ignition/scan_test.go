@@ -153,18 +153,22 @@ func TestScanDuringAnotherScan(t *testing.T) {
 }
 
 func TestRestartDuringScan(t *testing.T) {
-	for name, unknown := range map[string]simulator.Unknowns{
-		"start counts as scan": {}, "scans forgotten": {ForgetScans: true},
+	for name, c := range map[string]struct {
+		unknown simulator.Unknowns
+		posts   int
+	}{
+		"start counts as scan": {posts: 1}, "scans forgotten": {unknown: simulator.Unknowns{ForgetScans: true}, posts: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			g := start(t, simulator.Options{Data: dir, Unknowns: unknown})
+			dir, posts := t.TempDir(), c.posts
+			g := start(t, simulator.Options{Data: dir, Unknowns: c.unknown})
 			put(t, dir, "projects/P/project.json", projectJSON)
 			require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 			done := make(chan error, 1)
 			c := client(t, g, func(c *ignition.Config) { c.PollInterval = 100 * time.Millisecond }) // a restart takes longer on a busy machine
 			go func() {
-				_, err := c.Scan(t.Context(), ignition.Projects)
+				result, err := c.Scan(t.Context(), ignition.Projects)
+				assert.Equal(t, posts, result.Posts)
 				done <- err
 			}()
 			require.Eventually(t, func() bool { return g.Requests.Count(postProjects) == 1 }, bound, time.Millisecond)

@@ -134,6 +134,9 @@ func (g *Gateway) finishStartup(runCtx context.Context) error {
 			return err
 		}
 	}
+	if g.opts.Unknowns.ForgetScans {
+		g.Scans.forget()
+	}
 	g.mu.Lock()
 	g.firstStart = false
 	g.mu.Unlock()

@@ -450,3 +450,14 @@ func TestRealTree(t *testing.T) {
 	// One signature that does not match, and seven resources that were never signed.
 	assert.Equal(t, 8, changed)
 }
+
+func TestRestartForgetsScans(t *testing.T) {
+	b := start(t, Options{Unknowns: Unknowns{ForgetScans: true}})
+	const forgotten = `"lastScanTimestamp":0,`
+	_, body := b.ask("GET", "/data/api/v1/scan/projects", "")
+	assert.NotContains(t, body, forgotten)
+	require.NoError(t, b.Restart(0))
+	_, body = b.ask("GET", "/data/api/v1/scan/projects", "")
+	assert.Contains(t, body, forgotten)
+	assert.Equal(t, 1, b.Scans.Completed("projects"))
+}

@@ -39,6 +39,7 @@ type scanState struct {
 	last      time.Time
 	duration  time.Duration
 	completed int
+	restarted bool // a scan was completed before the last start
 
 	fault        ScanFault
 	faultChanged chan struct{} // closed when the fault is replaced
@@ -60,11 +61,22 @@ func (s *Scans) resetLocked() {
 	s.kinds = map[string]*scanState{}
 	for _, kind := range []string{kindProjects, kindConfig} {
 		s.kinds[kind] = &scanState{kind: kind}
-		if last[kind] != nil && !s.opts.Unknowns.ForgetScans {
-			s.kinds[kind].last = last[kind].last
+		if k := last[kind]; k != nil {
+			s.kinds[kind].last, s.kinds[kind].restarted = k.last, k.restarted || k.completed > 0
 		}
 	}
 	s.due = time.Time{}
+}
+
+// forget sets the times of the last scans to zero, unless the gateway starts for the first time.
+func (s *Scans) forget() {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	for _, k := range s.kinds {
+		if k.restarted {
+			k.last = time.Time{}
+		}
+	}
 }
 
 // Fault replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault removes it.
