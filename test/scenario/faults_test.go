@@ -101,7 +101,7 @@ func TestBrokenRemoteRecovers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p.git.Inject(c.fault)
 			next := p.repo.Commit(c.name, gitserver.Write(inGit+viewPath, view(fmt.Sprint("after ", c.name, i))))
-			s := p.await(c.name, func(s state) bool { return s.Reason == c.reason || c.name == "404" && s.Phase == "Error" })
+			s := p.await(c.name, func(s state) bool { return s.Reason == c.reason })
 			assert.Equal(t, last, s.Commit, "the last good commit must stay")
 			assert.NotEqual(t, "Synced", s.Phase)
 			p.checkForeign()
