@@ -128,7 +128,6 @@ type workplace struct {
 	t             *testing.T
 	person, admin *document.Shell
 	release, head string // commits: the one with the tag v2.4.0, and the last good one of main
-	broken        string // a commit that all agents refuse
 }
 
 // settersRights are the rights that the examples need in addition to stoker-setter: reading Applications,
@@ -194,7 +193,6 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	w.person.Set("POD_NAMESPACE", "plant")
 	w.person.Set("JOB_UID", "0b7a4f52-0d1c-4d5e-9d0e-1c1f0f7a9a10")
 	w.job("stoker-rollback-1")
-	w.person.Set("PROMOTION", "line.01kbcz4x8r5c7q2w9e6t3y1u0a.3abea81")
 	return w
 }
 
@@ -233,7 +231,7 @@ func (w *workplace) types(c document.Command) {
 	}
 	switch c.Heading + ": " + c.Text {
 	case "stoker rollback: stoker rollback line --wait": // the reason to roll back
-		w.broken = w.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
+		w.Commit("broken", gitserver.Files(map[string]string{"projects/line/project.json": `{"title": `}))
 		w.person.Type(t, "stoker set-ref line main")
 		w.Eventually("the gateways report the failure", func() bool {
 			return w.Status().Target != nil && strings.Contains(w.GatewayMessages(), "ConfigSyntaxError")

@@ -240,11 +240,7 @@ func (b bench) send(method, url, body string, headers ...string) (int, string) {
 	return resp.StatusCode, string(raw)
 }
 
-const (
-	scanPath = "/data/api/v1/scan/projects"
-	lockPath = "/data/api/v1/scan-lock/projects"
-	viewDir  = "projects/P/" + view
-)
+const viewDir = "projects/P/" + view
 
 // scanned posts a scan and waits for its end.
 func (b bench) scanned(kind string) {

@@ -175,8 +175,7 @@ func InvalidParent(projects map[string]*Project, p *Project) bool {
 type Collection struct {
 	Name               string
 	Title, Description string
-	parent             string
-	enabled, Declared  bool // Declared: it has a config-mode.json
+	Declared           bool // it has a config-mode.json
 	Tree               *Tree
 }
 
@@ -202,7 +201,7 @@ func LoadConfig(root *os.Root, mode string, old Config) (Config, []Problem) {
 
 func loadCollection(root *os.Root, name string, old *Collection) (*Collection, []Problem) {
 	dir := path.Join(datadir.ResourcesDir, name)
-	c := &Collection{Name: name, enabled: true}
+	c := &Collection{Name: name}
 	var before *Tree
 	if old != nil {
 		before = old.Tree
@@ -217,7 +216,7 @@ func loadCollection(root *os.Root, name string, old *Collection) (*Collection, [
 		var v ordered.Value
 		if v, err = ordered.Parse(raw); err == nil {
 			c.Declared = true
-			for key, target := range map[string]*string{"title": &c.Title, "description": &c.Description, "parent": &c.parent} {
+			for key, target := range map[string]*string{"title": &c.Title, "description": &c.Description} {
 				*target, _ = ordered.Dig(v, key).(string)
 			}
 		}
