@@ -136,11 +136,7 @@ func (m Machine) save() error {
 			s.Made = append(s.Made, dir)
 		}
 	}
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(m.File, raw, 0o600); err != nil {
+	if err := m.write(s); err != nil {
 		return err
 	}
 	for _, dir := range s.Made {
@@ -151,16 +147,39 @@ func (m Machine) save() error {
 	return nil
 }
 
+// write writes File as a whole: without it, the original state is lost.
+func (m Machine) write(s saved) error {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	temp := m.File + ".new"
+	if err := os.WriteFile(temp, raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, m.File)
+}
+
+// read reads File. A file that a crash of the machine has cut short has no state to restore: the settings do not outlive a boot.
+func (m Machine) read() (saved, error) {
+	raw, err := os.ReadFile(m.File)
+	if err != nil {
+		return saved{}, err
+	}
+	var s saved
+	if !json.Valid(raw) {
+		return s, nil
+	}
+	err = json.Unmarshal(raw, &s)
+	return s, err
+}
+
 // Restore undoes Prepare and the changes that the nodes made, after all their processes have ended. It does nothing
 // without File. It removes File when everything is restored, and returns an error otherwise.
 func (m Machine) Restore(ctx context.Context) error {
-	raw, err := os.ReadFile(m.File)
+	s, err := m.read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	var s saved
-	if err == nil {
-		err = json.Unmarshal(raw, &s)
 	}
 	errs := []error{err}
 	links, err := clusterBridges()
