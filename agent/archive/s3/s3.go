@@ -48,7 +48,7 @@ func New(spec *v1alpha1.SnapshotStorage, readSecret func() (secret.String, error
 		region = "us-east-1" // the default of other servers
 	}
 	transport := httpclient.Policy{Proxy: http.ProxyFromEnvironment, HeaderTimeout: time.Minute, KeepAlive: time.Minute, HTTP2: true}.Transport()
-	o := &minio.Options{Secure: secure, Transport: bounded{transport}, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
+	o := &minio.Options{Secure: secure, Transport: bounded{transport, true}, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
 	if spec.PathStyle {
 		o.BucketLookup = minio.BucketLookupPath
 	}
@@ -73,7 +73,8 @@ func identityHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
 		}
 		return proxy(r)
 	}
-	return httpclient.Policy{Proxy: onlyTLS, Timeout: 10 * time.Second}.Client()
+	p := httpclient.Policy{Proxy: onlyTLS, Timeout: 10 * time.Second}
+	return p.ClientOf(bounded{p.Transport(), false})
 }
 
 const (
@@ -88,14 +89,17 @@ const (
 var errTooLarge = fmt.Errorf("the answer of the server has more than %d bytes, more than %d XML tags, or one with more than %d bytes", maxAnswer, maxTags, maxText)
 
 // bounded bounds the answers of a server, except the bytes of objects. minio-go decodes a page of a listing as it arrives, without a bound.
-type bounded struct{ http.RoundTripper }
+type bounded struct {
+	http.RoundTripper
+	objects bool // the server has objects
+}
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := b.RoundTripper.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	if isObject := req.Method == http.MethodGet && req.URL.RawQuery == "" && res.StatusCode == http.StatusOK; !isObject {
+	if isObject := b.objects && req.Method == http.MethodGet && req.URL.RawQuery == "" && res.StatusCode == http.StatusOK; !isObject {
 		res.Body = &boundedBody{ReadCloser: res.Body, refusal: res.StatusCode >= 300}
 	}
 	return res, nil

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -180,6 +181,24 @@ func TestIdentityFollowsNoRedirect(t *testing.T) {
 	require.Len(t, tokens, 1)
 	assert.Equal(t, "S3CR3T-TOKEN", <-tokens)
 	assert.Zero(t, elsewhere.Load())
+}
+
+// C17: the answer of the server that gives the pod its credentials does not fill the memory of the agent.
+func TestIdentityAnswerWithoutEnd(t *testing.T) {
+	var sent atomic.Int64
+	identity := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, `{"Token":"`)
+		for chunk := bytes.Repeat([]byte("x"), 1<<16); err == nil && sent.Load() < 256<<20; sent.Add(int64(len(chunk))) {
+			_, err = w.Write(chunk)
+		}
+	}))
+	defer identity.Close()
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identity.URL)
+	s, err := New(&v1alpha1.SnapshotStorage{Bucket: "backups", Endpoint: identity.URL, PathStyle: true}, nil)
+	require.NoError(t, err)
+	_, err = s.List(t.Context(), "p/")
+	require.ErrorIs(t, err, errTooLarge)
+	assert.Less(t, sent.Load(), int64(64<<20), "the client must stop reading")
 }
 
 // A proxy must not see the credentials of a pod's identity, which a cloud serves without TLS.
