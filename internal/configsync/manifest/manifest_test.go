@@ -42,6 +42,18 @@ items:
 	assert.Equal(t, map[string]any{"replicas": int64(3), "paused": true}, list[1].Object["spec"], "yes must be read as true, as by kubectl")
 }
 
+// Templates write such fields if their blocks are empty.
+func TestParseEmptyMetadata(t *testing.T) {
+	for _, namespace := range []string{"null", `""`} {
+		t.Run(namespace, func(t *testing.T) {
+			list, err := manifest.Parse(t.Context(), "a.yaml", []byte("{apiVersion: v1, kind: A, metadata: {name: a, annotations: null, labels: null, namespace: "+namespace+"}}"))
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			assert.Equal(t, map[string]any{"name": "a"}, list[0].Object["metadata"])
+		})
+	}
+}
+
 // bomb is a document that has terabytes when its aliases are expanded.
 func bomb() string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n" + buildertest.Bomb()

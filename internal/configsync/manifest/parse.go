@@ -209,6 +209,11 @@ func check(at string, u *unstructured.Unstructured) error {
 	if !isText || !isName(name) {
 		return bad("metadata.name must be the name of an object; generateName makes a new object in each run and is not supported")
 	}
+	for _, field := range []string{"labels", "annotations", "namespace"} { // templates with empty blocks write null
+		if v, ok := metadata[field]; ok && (v == nil || field == "namespace" && v == "") {
+			delete(metadata, field)
+		}
+	}
 	if namespace, ok := metadata["namespace"]; ok {
 		if text, isText := namespace.(string); !isText || !isName(text) || len(text) > 63 || strings.Contains(text, "_") {
 			return bad("metadata.namespace must be the name of a namespace")
