@@ -115,7 +115,8 @@ func TestDecideRemoval(t *testing.T) {
 	kept := theirs.DeepCopy()
 	kept.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:stoker.io/prune":{}}}}`)}})
 	ending := ours.DeepCopy()
-	ending.SetDeletionTimestamp(&metav1.Time{})
+	now := metav1.Now()
+	ending.SetDeletionTimestamp(&now)
 	for name, c := range map[string]struct {
 		uid    types.UID
 		kind   string
@@ -134,6 +135,7 @@ func TestDecideRemoval(t *testing.T) {
 		"policy none":           {"u-1", "ConfigMap", ours, v1alpha1.PruneNone, plan.Keep},
 		"PersistentVolumeClaim": {"u-1", "PersistentVolumeClaim", ours, "", plan.Keep},
 		"Namespace":             {"u-1", "Namespace", ours, "", plan.Keep},
+		"being deleted":         {"u-1", "ConfigMap", ending, "", plan.Keep},
 		"gone":                  {"u-1", "ConfigMap", nil, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
