@@ -43,7 +43,7 @@ func newPruneCommand(env *Env) *cobra.Command {
 		Short: "Delete the objects of a ConfigSync that git no longer has",
 		Long: `Delete the objects of a ConfigSync that git no longer has.
 
-The command deletes what apply would delete: objects that the inventory lists, and whose mark and UID are still the ConfigSync's.
+The command deletes what apply would delete: objects with the inventory's UID, and the mark or fields that a ConfigSync applied.
 It never deletes a Namespace, a CustomResourceDefinition, a PersistentVolumeClaim, or an object with the annotation
 stoker.io/prune: disabled.`,
 		Example: `  stoker config prune plant
