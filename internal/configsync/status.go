@@ -246,6 +246,8 @@ func (r *Run) events(last *v1alpha1.ConfigSync, err error) []event {
 	switch {
 	case err == nil && (r.Plan == nil || !r.Plan.Changes() && r.wasReady):
 		return nil
+	case r.pruneOnly, ready.Reason == string(v1alpha1.ReasonDryRun): // no commit was applied
+		return r.targets.events()
 	case willContinue(err): // the next run reports the outcome
 		return r.targets.events()
 	case err != nil && before != nil && before.Reason == ready.Reason && before.Message == ready.Message:

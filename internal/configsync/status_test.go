@@ -120,6 +120,47 @@ func TestStatusAfterEachRun(t *testing.T) {
 	})
 }
 
+// A prune and a dry run apply no commit, and send no Event about one.
+func TestEventsWithoutApply(t *testing.T) {
+	t.Parallel()
+	t.Run("confirmed prune", func(t *testing.T) {
+		w := newWorld(t)
+		text := ""
+		for i := range 7 {
+			text += configMap(fmt.Sprint("c", i), "1")
+		}
+		w.commit("k8s/a.yaml", text)
+		w.create("")
+		w.must()
+		commit := w.commit("k8s/a.yaml", configMap("c0", "1"))
+		w.fails(v1alpha1.ReasonMassDeletion)
+		_, err := w.engine(w.RESTConfig()).Apply(t.Context(), w.get(), configsync.Options{PruneOnly: true, Confirm: commit})
+		require.NoError(t, err)
+		assert.Contains(t, w.reasons(), "Normal Pruned: deleted 6 objects")
+		assert.NotContains(t, w.reasons(), "SyncCompleted: nothing was changed")
+	})
+	for name, rollback := range map[string]bool{"dry run": false, "dry run of a rollback": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/a.yaml", configMap("a", "1"))
+			w.create("")
+			w.must()
+			w.commit("k8s/a.yaml", configMap("a", "2")+configMap("b", "1"))
+			if rollback {
+				w.must()
+				_, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", w.get().Status.History[1].Commit, "cli", "")
+				require.NoError(t, err)
+			}
+			w.create("apply: {dryRun: true}")
+			r := w.must()
+			assert.True(t, r.Plan.Changes())
+			assert.Equal(t, string(v1alpha1.ReasonDryRun), w.condition(v1alpha1.ConditionReady).Reason)
+			assert.NotContains(t, w.reasons(), "SyncCompleted: nothing was changed")
+			assert.NotContains(t, w.reasons(), "RollbackCompleted")
+		})
+	}
+}
+
 // C13: conditions of other writers fill the status, and the next run still writes its own. Those that change during a run stay changed.
 func TestStatusFullOfForeignConditions(t *testing.T) {
 	w := newWorld(t)
