@@ -93,6 +93,8 @@ type Run struct {
 	record *record
 	// wasReady is whether the ConfigSync was ready before the run.
 	wasReady bool
+	// lastReady is the condition Ready before the run, or nil.
+	lastReady *metav1.Condition
 	// wasDegraded is the condition Degraded before the run, or nil.
 	wasDegraded *metav1.Condition
 	rendered    *Rendered
@@ -106,6 +108,7 @@ type Run struct {
 func (e *Engine) newRun(cs *v1alpha1.ConfigSync, clients kube.Clients) *Run {
 	conditions := cs.Status.Conditions
 	return &Run{record: e.newRecord(cs, clients), wasReady: meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady),
+		lastReady:   meta.FindStatusCondition(conditions, v1alpha1.ConditionReady),
 		wasDegraded: meta.FindStatusCondition(conditions, v1alpha1.ConditionDegraded), targets: &targets{owner: cs.Owner()}}
 }
 

@@ -219,7 +219,7 @@ func (r *Run) report(ctx context.Context, err error) error {
 	defer cancel()
 	before, writeErr := r.record.write(ctx, r.targets.gone())
 	if before != nil {
-		r.record.send(ctx, r.events(before, err)...)
+		r.record.send(ctx, r.events(err)...)
 	}
 	if err != nil {
 		return err
@@ -233,9 +233,8 @@ func willContinue(err error) bool {
 }
 
 // events returns the Events of a run that changed an object, made the ConfigSync ready, or failed in another way than the last run.
-func (r *Run) events(last *v1alpha1.ConfigSync, err error) []event {
+func (r *Run) events(err error) []event {
 	ready := meta.FindStatusCondition(r.record.cs.Status.Conditions, v1alpha1.ConditionReady)
-	before := meta.FindStatusCondition(last.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
 		return nil
 	}
@@ -250,7 +249,7 @@ func (r *Run) events(last *v1alpha1.ConfigSync, err error) []event {
 		return r.targets.events()
 	case willContinue(err): // the next run reports the outcome
 		return r.targets.events()
-	case err != nil && before != nil && before.Reason == ready.Reason && before.Message == ready.Message:
+	case err != nil && r.lastReady != nil && r.lastReady.Reason == ready.Reason && r.lastReady.Message == ready.Message:
 		return nil
 	case err != nil && v1alpha1.Reason(ready.Reason).Class() == v1alpha1.ClassHeld:
 		outcome.kind, outcome.reason = corev1.EventTypeWarning, v1alpha1.EventSyncHeld

@@ -161,6 +161,24 @@ func TestEventsWithoutApply(t *testing.T) {
 	}
 }
 
+// A failure that repeats sends one Event, even if each run writes its intent.
+func TestEventOfRepeatedFailure(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1"))
+	w.create("")
+	w.must()
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	config := w.RESTConfig()
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		return refuses{rt, func(req *http.Request) bool { return req.Method == http.MethodDelete }}
+	})
+	for range 2 {
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		assert.True(t, failure.Is(err, v1alpha1.ReasonPruneFailed), "%v", err)
+	}
+	assert.Equal(t, 1, strings.Count(w.reasons(), "Warning SyncFailed"), w.reasons())
+}
+
 // C13: conditions of other writers fill the status, and the next run still writes its own. Those that change during a run stay changed.
 func TestStatusFullOfForeignConditions(t *testing.T) {
 	w := newWorld(t)
