@@ -297,7 +297,7 @@ func TestProposalBaseWithFailingGitServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			srv, _ := b.reformatted()
-			b.engine.DriftFetchTimeout = 50 * time.Millisecond
+			b.engine.DriftFetchTimeout = 2 * time.Second
 			now := b.clock()
 			srv.Inject(c.fault)
 			srv.Forget()

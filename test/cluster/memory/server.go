@@ -53,7 +53,7 @@ type kind struct {
 	schema   map[string]any // of the project's kinds
 }
 
-// change is a change of one object: was is nil if the object was created, is is nil if it was deleted.
+// change is a change of one object from was, nil if the object was created, to is, nil if it was deleted.
 type change struct {
 	version  int64
 	resource schema.GroupVersionResource
@@ -357,7 +357,7 @@ func (s *Server) delete(q request, is *unstructured.Unstructured, body []byte) (
 	return s.put(q, is, nil), nil
 }
 
-// put replaces the object was by is, with a new version. If is is nil, put removes the object. It returns the object for the answer. A dry run
+// put replaces the object was by is, with a new version. Without is, put removes the object. It returns the object for the answer. A dry run
 // changes nothing.
 func (s *Server) put(q request, was, is *unstructured.Unstructured) runtime.Object {
 	if dry := q.get("dryRun"); dry != "" {
