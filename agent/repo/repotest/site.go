@@ -146,9 +146,16 @@ func Token(value string) func() (secret.String, error) {
 	return func() (secret.String, error) { return secret.New(value), nil }
 }
 
-// ReverseProxy returns a handler that forwards every request to a server.
+// ReverseProxy returns a handler that forwards every request to a server. Without full duplex, the body of a request is closed with the first byte
+// of the answer, and forwarding fails if the end of the body was not read before.
 func ReverseProxy(to *url.URL) http.Handler {
-	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 {
+			_ = http.NewResponseController(w).EnableFullDuplex() // fails if w wraps another writer
+		}
+		forward.ServeHTTP(w, r)
+	})
 }
 
 // ProxyEnvironment sets the environment variables for proxies. Those that vars lacks become empty.
