@@ -250,7 +250,7 @@ func (r *Run) events(err error) []event {
 	case willContinue(err): // the next run reports the outcome
 		return r.targets.events()
 	case err != nil && r.lastReady != nil && r.lastReady.Reason == ready.Reason && r.lastReady.Message == ready.Message:
-		return nil
+		return r.targets.events()
 	case err != nil && v1alpha1.Reason(ready.Reason).Class() == v1alpha1.ClassHeld:
 		outcome.kind, outcome.reason = corev1.EventTypeWarning, v1alpha1.EventSyncHeld
 	case err != nil:

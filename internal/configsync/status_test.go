@@ -175,8 +175,10 @@ func TestEventOfRepeatedFailure(t *testing.T) {
 	for range 2 {
 		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
 		assert.True(t, failure.Is(err, v1alpha1.ReasonPruneFailed), "%v", err)
+		w.edit("a", `{"data":{"a":"edited"}}`) // for the next run, which fails like the first one
 	}
 	assert.Equal(t, 1, strings.Count(w.reasons(), "Warning SyncFailed"), w.reasons())
+	assert.Equal(t, 1, strings.Count(w.reasons(), "DriftRepaired"), w.reasons())
 }
 
 // C13: conditions of other writers fill the status, and the next run still writes its own. Those that change during a run stay changed.

@@ -193,6 +193,7 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	w.person.Set("POD_NAMESPACE", "plant")
 	w.person.Set("JOB_UID", "0b7a4f52-0d1c-4d5e-9d0e-1c1f0f7a9a10")
 	w.job("stoker-rollback-1")
+	w.person.Set("PROMOTION", "line.01kbcz4x8r5c7q2w9e6t3y1u0a.3abea81") // of the examples in the reference
 	return w
 }
 
