@@ -85,7 +85,7 @@ func (p *planner) decideFile(c plan.Change, rec plan.Owned) error {
 		return nil
 	}
 	if !c.Owned {
-		return p.decideUnowned(c, rec)
+		return p.decideUnowned(c)
 	}
 	onGateway, inGit := c.FoundID != rec.Have, c.ID != rec.Want
 	switch {
@@ -130,14 +130,14 @@ func (p *planner) upToDate(c plan.Change, rec plan.Owned) bool {
 }
 
 // decideUnowned decides about a file that is not owned and differs from git's.
-func (p *planner) decideUnowned(c plan.Change, rec plan.Owned) error {
+func (p *planner) decideUnowned(c plan.Change) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
 		return err
 	}
-	if same || isThumbnail(c.Path) {
+	if (same || isThumbnail(c.Path)) && !otherMode(&c) { // with another mode, git's version would replace bytes that nobody has saved
 		c.Foreign = true
-		p.adoptNoise(c, rec)
+		p.adoptNoise(c, plan.Owned{})
 		return nil
 	}
 	c.Op = plan.Update
