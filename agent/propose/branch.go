@@ -88,7 +88,7 @@ func remove(ctx context.Context, b branch, p pulls, base Base, rec record) error
 	case p.PullRequests == nil:
 	case rec.Number > 0:
 		pr, err = p.numbered(ctx, rec.Number, p.branch)
-	default: // the answer to its creation may be lost
+	case !tip.IsZero(): // the answer to its creation may be lost
 		pr, err = p.current(ctx)
 	}
 	if err == nil && pr != nil && pr.State == forge.Open {
