@@ -1,10 +1,10 @@
-# The images of a release, one target for each. The build downloads only Go modules and the two base images.
+# The programs of a release as images, one target for each, for builds with Docker. `make images` builds those of a release without it. The build
+# downloads only Go modules and the two base images.
 #
 #   docker build --target injector --tag ghcr.io/stoker-io/injector:0.1.0 --build-arg VERSION=0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --target agent --tag … --push .
 #
-# A release pins both base images by digest (--build-arg GO=…@sha256:…, BASE=…@sha256:…): their tags move, so that two
-# builds of one commit could differ. The release notes list the digests.
+# Pin both base images by digest (--build-arg GO=…@sha256:…, BASE=…@sha256:…): their tags move, so that two builds of one commit could differ.
 ARG GO=docker.io/library/golang:1.26
 ARG BASE=gcr.io/distroless/static-debian12:nonroot
 

@@ -49,7 +49,7 @@ type Input struct {
 	Compared time.Time
 	// Added returns the watched paths that git does not have. Step calls it after some comparisons.
 	Added func(Base) ([]string, error)
-	// Base returns what a proposal starts from. Step calls it only if files have changed or a proposal is active, and before Added.
+	// Base returns what a proposal starts from. Step calls it before Added, and if files have changed or a proposal is active.
 	Base func() (Base, error)
 	// Standby reports that the other node of a redundant pair has the files. Step then follows an open proposal to its end, and proposes
 	// nothing else. It does not withdraw a proposal when the files equal git again, because the pair may have copied git's version.

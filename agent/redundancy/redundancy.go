@@ -119,8 +119,8 @@ func (n *Node) Copied() bool { return n.copied }
 // AccessChanged reports whether the node has gained or lost config access since its files were last compared.
 func (n *Node) AccessChanged() bool { return n.tookOver || n.steppedDown }
 
-// Replicated reports whether the gateways of a pair copy a path to each other, according to the vendor. It returns false for paths of which this
-// is not certain, such as the config of modules: there, both agents write the same bytes.
+// Replicated reports whether a path is in a directory that the gateways of a pair copy to each other, according to the vendor: projects, and
+// config/resources except external and local. A file there that belongs to no resource may not be copied; see mayWrite.
 func Replicated(path string) bool {
 	if strings.HasPrefix(path, "projects/") {
 		return true

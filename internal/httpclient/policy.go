@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // images have no CA certificates; those of the system come first
+	_ "golang.org/x/crypto/x509roots/fallback" // CA certificates for images without any; those of the system come first
 )
 
 // Policy says how a client connects, and what it accepts. Its zero value connects directly, checks certificates with the authorities of the

@@ -135,7 +135,7 @@ func (p *planner) decideUnowned(c plan.Change) error {
 	if err != nil {
 		return err
 	}
-	if (same || isThumbnail(c.Path)) && !otherMode(&c) { // with another mode, git's version would replace bytes that nobody has saved
+	if (same || isThumbnail(c.Path)) && !otherMode(&c) { // with another mode, git's version would replace bytes that git lacks, without a copy
 		c.Foreign = true
 		p.adoptNoise(c, plan.Owned{})
 		return nil

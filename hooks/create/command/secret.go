@@ -29,7 +29,7 @@ func newSecretCommand(env *Env) *cobra.Command {
 		Short: "Create a Secret that a GatewaySync names",
 		Long: `Create a Secret that a GatewaySync names.
 
-Values come from files. Without --apply, the command prints them.`,
+Values come from files; webhook tokens are random. Without --apply, the Secret is printed.`,
 		Example: `  stoker create secret webhook stoker-webhook --apply`,
 		Args:    cobra.NoArgs,
 		RunE:    func(command *cobra.Command, _ []string) error { return command.Help() },
